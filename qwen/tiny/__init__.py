@@ -1,0 +1,1 @@
+"""The small model that ships with the book, and what made it."""

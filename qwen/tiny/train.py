@@ -1,0 +1,206 @@
+"""Train the small model from nothing.
+
+    python -m qwen.tiny.train [--seed 0] [--steps 6000] [--out FOLDER]
+
+Writes a checkpoint folder that this package and transformers load. Goes
+on where it was stopped: the training state lies in `OUT/runs`.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import time
+from math import cos, pi
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from qwen.config import Config
+from qwen.model import Model
+from qwen.tiny.data import draw_rows, to_batch, train_tokenizer
+from qwen.tiny.evaluate import ask, shares
+from qwen.tokenizer import Tokenizer
+from qwen.weights import BUNDLED
+
+LINEAR, FULL = "linear_attention", "full_attention"
+CONFIG = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "vocab_size": 1344,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 8,
+    "layer_types": [LINEAR, LINEAR, LINEAR, FULL] * 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25,
+    },
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "eos_token_id": 2,
+    "dtype": "float32",
+}
+TOKENS = 1280  # the embedding has spare rows, as the large models' has
+BATCH, BLOCK = 32, 8
+RATE, WARMUP, DECAY = 2e-3, 200, 0.1
+
+
+def new_model(seed):
+    """Fresh weights. A deviation of 0.02, right for a width of thousands,
+    learns no recall at 128; three times that does."""
+    torch.manual_seed(seed)
+    model = Model(Config.from_dict(CONFIG))
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.06)
+    return model
+
+
+def new_optimizer(model):
+    """AdamW; only matrices decay, not gains, gates or convolutions."""
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    groups = [
+        {"params": matrices, "weight_decay": DECAY},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
+
+
+def rate_at(step, steps):
+    """Warm up, then a half cosine down to a hundredth."""
+    if step < WARMUP:
+        return RATE * (step + 1) / WARMUP
+    done = (step - WARMUP) / max(1, steps - WARMUP)
+    return RATE * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
+
+
+def most_facts(step, steps):
+    """From one fact to six: two at first, all after a third of the way."""
+    done = step / steps
+    return 2 if done < 0.1 else 4 if done < 0.3 else 6
+
+
+def loss_of(model, ids, weights):
+    logits = model(ids[:, :-1])
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    )
+    weights = weights[:, 1:].flatten()
+    return (losses * weights).sum() / weights.sum()
+
+
+def save(model, tokenizer_folder, out):
+    """A checkpoint folder that transformers loads unchanged."""
+    out.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"model.{name}": tensor.detach().clone()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"  # tied
+    }
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    files = {
+        "config.json": CONFIG,
+        "generation_config.json": {"eos_token_id": [2, 0]},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+        },
+    }
+    for name, content in files.items():
+        text = json.dumps(content, indent=2) + "\n"
+        (out / name).write_text(text, encoding="utf-8")
+    for file in (
+        tokenizer_folder / "tokenizer.json",
+        BUNDLED / "chat_template.jinja",
+    ):
+        if file.parent != out:
+            shutil.copy(file, out)
+
+
+def train(seed, steps, out, every=100):
+    run = out / "runs"
+    run.mkdir(parents=True, exist_ok=True)
+    if not (run / "tokenizer.json").exists():
+        train_tokenizer(run, TOKENS)
+    shutil.copy(BUNDLED / "chat_template.jinja", run)
+    (run / "config.json").write_text(json.dumps(CONFIG))
+    tokenizer = Tokenizer.load(run)
+    model = new_model(seed)
+    optimizer = new_optimizer(model)
+    first, kept = 0, run / f"seed{seed}-steps{steps}.pt"
+    if kept.exists():
+        old = torch.load(kept, weights_only=True)
+        model.load_state_dict(old["model"])
+        optimizer.load_state_dict(old["optimizer"])
+        first = old["step"]
+    bar = tqdm(range(first, steps), initial=first, total=steps)
+    tokens, started, batches = 0, time.time(), None
+    for step in bar:
+        block, place = divmod(step, BLOCK)
+        if batches is None or place == 0:
+            count = most_facts(block * BLOCK, steps)
+            rows = draw_rows(tokenizer, seed, block, count, BATCH * BLOCK)
+            # rows of one length together; the lengths in mixed order
+            cuts = torch.Generator().manual_seed(block)
+            batches = torch.randperm(BLOCK, generator=cuts).tolist()
+        n = batches[place] * BATCH
+        ids, weights = to_batch(rows[n : n + BATCH])
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step, steps)
+        loss = loss_of(model, ids, weights)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        tokens += ids.numel()
+        speed = tokens / (time.time() - started)
+        bar.set_postfix_str(f"loss {loss.item():.3f}, {speed:.0f} tokens/s")
+        if (step + 1) % every == 0 or step + 1 == steps:
+            results = ask(model, tokenizer, f"training {seed}", 120)
+            by_kind = shares(results, 0)
+            total = sum(ok for *_, ok in results) / len(results)
+            kinds = " ".join(
+                f"{k} {100 * ok / n:.0f}" for k, (ok, n) in by_kind.items()
+            )
+            bar.write(f"step {step + 1}: {100 * total:.1f} %: {kinds}")
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step + 1,
+            }
+            torch.save(state, f"{kept}.new")
+            os.replace(f"{kept}.new", kept)
+    save(model, run, out)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m qwen.tiny.train")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--out", type=Path, default=BUNDLED)
+    options = parser.parse_args()
+    torch.set_num_threads(2)  # the count changes the rounding
+    train(options.seed, options.steps, options.out)
+
+
+if __name__ == "__main__":
+    main()
