@@ -10,16 +10,16 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
-BLACK, GREY, PALE = "#222222", "#767676", "#E4E4E4"
+BLACK, GREY = "#222222", "#767676"
 
 plt.rcParams.update(
     {
-        "figure.figsize": (6, 3.4),
+        "figure.figsize": (5.2, 3.2),
         "figure.dpi": 120,
         "figure.facecolor": "white",
         "figure.constrained_layout.use": True,
-        "font.size": 9,
-        "axes.titlesize": 10,
+        "font.size": 10,
+        "axes.titlesize": 11,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "image.cmap": "viridis",
@@ -30,19 +30,19 @@ plt.rcParams.update(
 # part: (x, y, width, label, the names that light it)
 LOOP = "layer model"
 PARTS = [
-    (0.0, 4.3, 1.0, "ids", "weights tokens model"),
-    (1.5, 4.3, 1.6, "embedding", "embedding model"),
-    (0.1, 2.95, 0.75, "norm", f"norm {LOOP}"),
-    (1.0, 2.95, 1.35, "DeltaNet", f"delta chunk deltanet {LOOP}"),
-    (2.5, 2.95, 0.75, "norm", f"norm {LOOP}"),
-    (3.4, 2.95, 0.7, "MLP", f"mlp {LOOP}"),
-    (0.1, 1.55, 0.75, "norm", f"norm {LOOP}"),
-    (1.0, 1.55, 1.35, "attention", f"rope attention {LOOP}"),
-    (2.5, 1.55, 0.75, "norm", f"norm {LOOP}"),
-    (3.4, 1.55, 0.7, "MLP", f"mlp {LOOP}"),
-    (0.0, 0.0, 0.85, "norm", "norm model"),
-    (1.35, 0.0, 0.85, "head", "embedding head model"),
-    (2.7, 0.0, 1.1, "next id", "tokens sampling generation"),
+    (0.0, 4.0, 0.7, "ids", "weights tokens model"),
+    (1.15, 4.0, 1.2, "embedding", "embedding model"),
+    (0.1, 2.75, 0.62, "norm", f"norm {LOOP}"),
+    (0.84, 2.75, 1.05, "DeltaNet", f"delta chunk deltanet {LOOP}"),
+    (2.01, 2.75, 0.62, "norm", f"norm {LOOP}"),
+    (2.75, 2.75, 0.55, "MLP", f"mlp {LOOP}"),
+    (0.1, 1.45, 0.62, "norm", f"norm {LOOP}"),
+    (0.84, 1.45, 1.05, "attention", f"rope attention {LOOP}"),
+    (2.01, 1.45, 0.62, "norm", f"norm {LOOP}"),
+    (2.75, 1.45, 0.55, "MLP", f"mlp {LOOP}"),
+    (0.0, 0.0, 0.7, "norm", "norm model"),
+    (1.15, 0.0, 0.7, "head", "embedding head model"),
+    (2.3, 0.0, 0.9, "next id", "tokens sampling generation"),
 ]
 NAMES = {"state"}.union(*(lit.split() for *_, lit in PARTS))
 
@@ -67,6 +67,7 @@ def box(ax, x, y, width, label, colour, lit):
         va="center",
         color="white" if lit else BLACK,
         weight="bold" if lit else "normal",
+        size=10,
     )
 
 
@@ -87,19 +88,19 @@ def arrow(ax, start, end, style="->", colour=GREY):
 def stream(ax, y):
     """The vector x that a layer's two halves read and add to."""
     line = y - 0.17
-    arrow(ax, (0.1, line), (4.2, line))
-    for reads, adds in ((0.475, 1.675), (2.875, 3.75)):
+    arrow(ax, (0.1, line), (3.4, line))
+    for reads, adds in ((0.41, 1.365), (2.32, 3.025)):
         arrow(ax, (reads, line), (reads, y))
         arrow(ax, (adds, y), (adds, line))
-        ax.text(adds + 0.1, line + 0.03, "+", va="bottom", color=BLACK)
+        ax.text(adds + 0.06, line + 0.01, "+", va="bottom", color=BLACK)
 
 
 def memories(ax, lit):
     """The table beside the DeltaNet layers, the cache beside attention."""
     table, cache = {"state", "delta", "deltanet"}, {"state", "attention"}
     for y, colour, title, names in (
-        (2.72, ORANGE, "table S: fixed size", table),
-        (1.32, BLUE, "cache K, V: grows", cache),
+        (2.52, ORANGE, "table S:\nfixed size", table),
+        (1.22, BLUE, "cache K, V:\ngrows", cache),
     ):
         on = bool(lit & names)
         for row in range(4):
@@ -107,7 +108,7 @@ def memories(ax, lit):
                 ahead = column > 4
                 ax.add_patch(
                     Rectangle(
-                        (4.8 + 0.17 * column, y + 0.17 * row),
+                        (3.95 + 0.17 * column, y + 0.17 * row),
                         0.17,
                         0.17,
                         facecolor=colour if on and not ahead else "white",
@@ -117,8 +118,8 @@ def memories(ax, lit):
                     )
                 )
         weight = "bold" if on else "normal"
-        ax.text(4.62, y + 0.78, title, color=BLACK, weight=weight)
-        arrow(ax, (4.3, y + 0.45), (4.75, y + 0.45), "<->", colour)
+        ax.text(3.95, y + 0.74, title, color=BLACK, weight=weight)
+        arrow(ax, (3.5, y + 0.35), (3.9, y + 0.35), "<->", colour)
 
 
 def diagram(*lit):
@@ -129,32 +130,30 @@ def diagram(*lit):
     unknown = set(lit) - NAMES
     if unknown:
         raise ValueError(f"no such part: {unknown}; there are {NAMES}")
-    figure, ax = plt.subplots(figsize=(5.6, 4.1))
+    _, ax = plt.subplots(figsize=(5.2, 4.5))
     for y, label, colour in (
-        (2.6, "3 linear layers", ORANGE),
-        (1.2, "1 full layer", BLUE),
+        (2.4, "3 linear layers", ORANGE),
+        (1.1, "1 full layer", BLUE),
     ):
-        ax.add_patch(
-            Rectangle((-0.05, y), 4.3, 1.15, facecolor=PALE, alpha=0.5)
-        )
+        ax.add_patch(Rectangle((-0.05, y), 3.5, 1.15, facecolor="#F2F2F2"))
         ax.add_patch(Rectangle((-0.05, y), 0.06, 1.15, facecolor=colour))
-        ax.text(0.1, y + 0.95, label, color=BLACK, va="center", size=8)
+        ax.text(0.1, y + 0.97, label, color=BLACK, va="center")
     for x, y, width, label, names in PARTS:
-        colour = {2.95: ORANGE, 1.55: BLUE}.get(y, BLACK)
+        colour = {2.75: ORANGE, 1.45: BLUE}.get(y, BLACK)
         box(ax, x, y, width, label, colour, bool(set(lit) & {*names.split()}))
-    stream(ax, 2.95)
-    stream(ax, 1.55)
+    stream(ax, 2.75)
+    stream(ax, 1.45)
     for start, end in (
-        ((1.0, 4.55), (1.5, 4.55)),
-        ((2.3, 4.3), (2.3, 3.8)),
-        ((2.1, 2.6), (2.1, 2.4)),
-        ((0.42, 1.2), (0.42, 0.5)),
-        ((0.85, 0.25), (1.35, 0.25)),
-        ((2.2, 0.25), (2.7, 0.25)),
+        ((0.7, 4.25), (1.15, 4.25)),
+        ((1.75, 4.0), (1.75, 3.57)),
+        ((1.75, 2.4), (1.75, 2.27)),
+        ((0.35, 1.1), (0.35, 0.5)),
+        ((0.7, 0.25), (1.15, 0.25)),
+        ((1.85, 0.25), (2.3, 0.25)),
     ):
         arrow(ax, start, end)
-    ax.text(0.6, 0.85, "then the same four again, several times", size=8)
+    ax.text(0.5, 0.75, "then the same four again, several times", color=BLACK)
     memories(ax, set(lit))
-    ax.set(xlim=(-0.1, 6.5), ylim=(-0.1, 4.9), aspect="equal")
+    ax.set(xlim=(-0.1, 5.2), ylim=(-0.05, 4.55), aspect="equal")
     ax.axis("off")
     plt.show()

@@ -5,6 +5,7 @@ python -m qwen                      (a chat: /new, /quit, Ctrl-C)
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -47,8 +48,10 @@ def answer(model, tokenizer, messages, options):
         if options.think:
             parts = split_thinking(said, ended)
         for n, stream in enumerate((sys.stderr, sys.stdout)):
-            stream.write(parts[n][len(shown[n]) :])
-            stream.flush()
+            if n and shown[0] and parts[1] and not shown[1]:
+                print(file=sys.stderr, flush=True)  # between thought and said
+            new = parts[n][len(shown[n]) :]
+            print(new, end="", file=stream, flush=True)
             shown[n] = parts[n]
 
     tokens = generate(
@@ -64,8 +67,9 @@ def answer(model, tokenizer, messages, options):
     try:
         for token in tokens:
             times.append(time.perf_counter())
-            said += decoder.push(token)
-            show(ended=False)
+            if token not in tokenizer.stop_ids:
+                said += decoder.push(token)
+                show(ended=False)
     except KeyboardInterrupt:
         stopped = True
     said += decoder.flush()
@@ -96,45 +100,53 @@ def chat(model, tokenizer, options):
     while True:
         try:
             line = input("> ").strip()
+            if line == "/quit":
+                return
+            if line == "/new":
+                messages = []
+            elif line:
+                asked = [*messages, {"role": "user", "content": line}]
+                said = answer(model, tokenizer, asked, options)
+                messages = [*asked, {"role": "assistant", "content": said}]
         except EOFError:
             print()
             return
         except KeyboardInterrupt:
             print()
-            continue
-        if line == "/quit":
-            return
-        if line == "/new":
-            messages = []
-        elif line:
-            messages.append({"role": "user", "content": line})
-            said = answer(model, tokenizer, messages, options)
-            messages.append({"role": "assistant", "content": said})
 
 
 def run(options):
     prompt = options.prompt
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        prompt = options.prompt = sys.stdin.read()
-    if prompt is not None and not prompt.strip():
-        raise ValueError("the prompt is empty")
+    piped = sys.stdin is None or not sys.stdin.isatty()
+    if prompt == "-" or (prompt is None and piped):
+        prompt = options.prompt = sys.stdin.read() if sys.stdin else ""
+    if prompt is not None:
+        # an argument can hold bytes that are no text
+        prompt = prompt.encode(errors="replace").decode().strip()
+        if not prompt:
+            raise ValueError("the prompt is empty")
     dtype = getattr(torch, options.dtype) if options.dtype else None
     model, tokenizer = load(options.model, options.device, dtype)
     if prompt is None:
         chat(model, tokenizer, options)
     else:
-        message = {"role": "user", "content": prompt.strip()}
+        message = {"role": "user", "content": prompt}
         answer(model, tokenizer, [message], options)
 
 
 def main():
     options = parse()
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if stream:  # a letter that can't be read or shown must not end all
+            stream.reconfigure(errors="replace")
     try:
         run(options)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader left; nothing more to say
+        # the reader left; the flush at the end must not complain of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         sys.exit(f"qwen: {error}")
 

@@ -1,7 +1,8 @@
 """The delta rule in chunks: a loop over tokens becomes matrix products.
 
 Source: Yang et al. 2024 (arXiv:2406.06484) for the form without gates,
-Yang, Kautz & Hatamizadeh 2024 (arXiv:2412.06464) with them.
+Yang, Kautz & Hatamizadeh 2024 (arXiv:2412.06464) with them; the sums of
+decays as in Dao & Gu 2024 (arXiv:2405.21060).
 """
 
 import torch
@@ -10,16 +11,17 @@ from torch.nn import functional as F
 from qwen.deltanet import delta_rule, prepare
 
 
-def decay_matrix(G):
-    """G [..., C], the cumulative log decay -> [..., C, C].
+def decay_matrix(g):
+    """g [..., C], the log decay of each token -> [..., C, C].
 
-    Entry (i, j) is exp(G_i - G_j) for j <= i: what is left at token i of
-    a write at token j. Above the diagonal the difference is positive and
-    exp may overflow, so the mask comes first.
+    Entry (i, j) is exp(g_j+1 + ... + g_i) for j <= i: what is left at
+    token i of a write at token j; above the diagonal it is 0. Each sum is
+    taken by itself. As the difference of two running totals it would lose
+    its digits behind a strong decay, be -inf - -inf behind a full one,
+    and overflow exp above the diagonal.
     """
-    D = G[..., :, None] - G[..., None, :]
-    future = torch.ones_like(D, dtype=torch.bool).triu(1)
-    return D.masked_fill(future, -torch.inf).exp()
+    steps = g[..., None].expand(*g.shape, g.shape[-1]).tril(-1)
+    return steps.cumsum(-2).exp().tril()
 
 
 def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
@@ -27,10 +29,13 @@ def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
 
     Inside a chunk the writes U solve (I + L) U = beta (V - decayed K S),
     where L is strictly lower triangular; only S passes from chunk to
-    chunk. g below -100 counts as -100: both leave nothing in fp32.
+    chunk. Raises ValueError for a `chunk_size` below 1.
     """
-    (T, _, dv), dtype = v.shape[1:], v.dtype
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}")
+    dtype = v.dtype
     q, k, v, g, beta, S = prepare(q, k, v, g, beta, S)
+    T, dk, dv = v.shape[1], k.shape[-1], v.shape[-1]
     if T == 0:
         return v.to(dtype), S
     C = min(chunk_size, T)
@@ -41,17 +46,16 @@ def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
         .movedim(3, 1)
         for x in (q, k, v, g, beta)
     )
-    G = g.clamp(min=-100).cumsum(-1)
-    D = decay_matrix(G)
-    kept = G.exp()[..., None]
+    D = decay_matrix(g)
+    kept = g.cumsum(-1).exp()[..., None]
     L = (beta[..., None] * (k @ k.mT) * D).tril(-1)
     right = beta[..., None] * torch.cat([v, kept * k], dim=-1)
     U, W = torch.linalg.solve_triangular(
         L, right, upper=False, unitriangular=True
-    ).split([dv, k.shape[-1]], dim=-1)
+    ).split([dv, dk], dim=-1)
     A = (q @ k.mT) * D
     q_in = kept * q
-    k_out = (G[..., -1:] - G).exp()[..., None] * k
+    k_out = D[..., -1, :, None] * k
     left = kept[..., -1:, :]
     reads = []
     for n in range(U.shape[2]):

@@ -6,8 +6,8 @@ transformers' `Qwen3_5TextConfig` for the defaults.
 
 import json
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
+from sys import float_info
 
 LAYER_TYPES = ("linear_attention", "full_attention")
 
@@ -80,7 +80,7 @@ class Config:
 def _one(name, places, default=None):
     """The one value that `name` has in all the places that state it."""
     found = [p[name] for p in places if p and p.get(name) is not None]
-    if any(value != found[0] for value in found):
+    if any(value != found[0] for value in found[1:]):
         raise ValueError(f"config: {name} is stated twice, as {found}")
     value = found[0] if found else default
     if value is None:
@@ -99,7 +99,8 @@ def _count(text, name):
 
 def _number(name, places, default=None):
     value = _one(name, places, default)
-    if type(value) not in (int, float) or not 0 < value or not isfinite(value):
+    # the largest float bounds whole numbers too: JSON's have no limit
+    if type(value) not in (int, float) or not 0 < value <= float_info.max:
         raise ValueError(f"config: {name} is {value!r}, not a positive number")
     return float(value)
 
@@ -111,8 +112,9 @@ def _refuse_unsupported(d, text):
     for name in ("quantization_config", "compression_config"):
         how = d.get(name) or text.get(name)
         if how:
-            method = how.get("quant_method") if isinstance(how, dict) else how
-            raise ValueError(f"config: {name}: {method} is not supported")
+            if isinstance(how, dict):
+                how = how.get("quant_method", how)
+            raise ValueError(f"config: {name}: {how} is not supported")
     for name in ("num_experts", "num_local_experts", "attention_bias"):
         if text.get(name):
             raise ValueError(f"config: {name} is not supported")
@@ -124,9 +126,11 @@ def _refuse_unsupported(d, text):
         rope = text.get(group) or {}
         if not isinstance(rope, dict):
             raise ValueError(f"config: {group} is not an object")
-        kind = rope.get("rope_type") or rope.get("type") or "default"
-        if kind != "default":
-            raise ValueError(f"config: {group} {kind!r} is not supported")
+        for name in ("rope_type", "type"):
+            if rope.get(name) not in (None, "default"):
+                raise ValueError(
+                    f"config: {group}: {name} {rope[name]!r} is not supported"
+                )
 
 
 def _layer_types(text, layers):
@@ -165,8 +169,11 @@ def _check_shapes(c):
 def read_json(path):
     """The object in a JSON file; ValueError names the file if it is bad."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return value

@@ -22,8 +22,14 @@ def prepare(q, k, v, g, beta, S=None):
     key head `j // (Hv / Hk)`; S is zeros where it was None. Raises
     ValueError that names the argument whose shape does not fit.
     """
+    for name, tensor in ("k", k), ("v", v):
+        if tensor.dim() != 4:
+            shape = tuple(tensor.shape)
+            raise ValueError(f"{name} is {shape}, not [B, T, heads, size]")
     B, T, Hk, dk = k.shape
     Hv, dv = v.shape[2:]
+    if Hv % Hk:
+        raise ValueError(f"v has {Hv} heads, no multiple of k's {Hk}")
     want = {"q": (q, (B, T, Hk, dk)), "v": (v, (B, T, Hv, dv))}
     want |= {"g": (g, (B, T, Hv)), "beta": (beta, (B, T, Hv))}
     if S is not None:
@@ -31,8 +37,6 @@ def prepare(q, k, v, g, beta, S=None):
     for name, (tensor, shape) in want.items():
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}, not {shape}")
-    if Hv % Hk:
-        raise ValueError(f"{Hv} value heads on {Hk} key heads")
     q = l2norm(q.float()) * dk**-0.5
     k = l2norm(k.float())
     q, k = (x.repeat_interleave(Hv // Hk, dim=2) for x in (q, k))

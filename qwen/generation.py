@@ -5,6 +5,9 @@ arXiv:1904.09751), min-p (Nguyen et al. 2024, arXiv:2407.01082), the
 repetition penalty of CTRL (Keskar et al. 2019, arXiv:1909.05858).
 """
 
+from math import inf
+from numbers import Integral
+
 import torch
 
 from qwen.cache import State
@@ -39,10 +42,10 @@ def probabilities(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
     p, order = p.sort(descending=True, stable=True)
     if top_k:
         p[top_k:] = 0
-    before = (p / p.sum()).cumsum(0).roll(1)
-    before[0] = 0
-    # fp32 as the reader counts: .5 + .3 reaches .8
-    p[1:][before.float()[1:] >= torch.tensor(top_p).float()] = 0
+    if top_p < 1:
+        before = (p / p.sum()).cumsum(0)[:-1]
+        # fp32 as the reader counts: .5 + .3 reaches .8
+        p[1:][before.float() >= torch.tensor(top_p).float()] = 0
     p[p < min_p * p[0]] = 0
     return torch.zeros_like(p).scatter(0, order, p / p.sum())
 
@@ -73,23 +76,28 @@ def generate(
     `ids`: a list, or a tensor [T] or [1, T]. The prompt enters the model
     once, then one token a step; the last one yielded has not entered.
     `state` continues an earlier State and is moved on. Raises ValueError
-    for an empty prompt or a setting out of range.
+    for an empty prompt, an id outside the vocabulary, or a setting out
+    of range. Whatever stops it, even Ctrl-C, `state` holds the prompt and
+    all tokens yielded but the last (before the first: what it held).
     """
     ids = torch.as_tensor(ids, device=model.embed_tokens.weight.device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or len(ids) != 1 or ids.shape[1] == 0:
         raise ValueError(f"a prompt is one row of ids, not {tuple(ids.shape)}")
     for name, value, good in (
-        ("max_new_tokens", max_new_tokens, max_new_tokens >= 0),
-        ("temperature", temperature, 0 <= temperature < float("inf")),
-        ("top_k", top_k, top_k >= 0),
+        ("max_new_tokens", max_new_tokens, _is_count(max_new_tokens)),
+        ("temperature", temperature, 0 <= temperature < inf),
+        ("top_k", top_k, _is_count(top_k)),
         ("top_p", top_p, 0 <= top_p <= 1),
         ("min_p", min_p, 0 <= min_p <= 1),
-        ("repetition_penalty", repetition_penalty, repetition_penalty > 0),
-    ):
+        ("repetition_penalty", repetition_penalty,
+         0 < repetition_penalty < inf),
+    ):  # fmt: skip
         if not good:
             raise ValueError(f"{name} is {value}, which is out of range")
     state = State(model) if state is None else state
+    model.check_ids(ids, state)
+    stop_ids = {int(token) for token in stop_ids}
     random = torch.Generator()
     random.seed() if seed is None else random.manual_seed(seed)
     settings = random, temperature, top_k, top_p, min_p
@@ -99,18 +107,24 @@ def generate(
     )  # fmt: skip
 
 
+def _is_count(value):
+    return isinstance(value, Integral) and value >= 0
+
+
 def _steps(model, ids, state, budget, stop_ids, penalty, settings):
     seen = ids[0].tolist()
-    logits = model(ids, state=state, logits_to_keep=1)
-    for n in range(budget):
-        row = logits[0, -1].float().cpu()
-        if penalty != 1:
-            row = penalise(row, seen, penalty)
-        token = sample(row, *settings)
+    if budget == 0:
+        model(ids, state=state, logits_to_keep=1)
+    for _ in range(budget):
+        # no token chosen: none entered either
+        with state.unchanged_on_failure():
+            logits = model(ids, state=state, logits_to_keep=1)
+            row = logits[0, -1].float().cpu()
+            if penalty != 1:
+                row = penalise(row, seen, penalty)
+            token = sample(row, *settings)
         yield token
-        if token in stop_ids or n == budget - 1:
+        if token in stop_ids:
             return
         seen.append(token)
-        logits = model(
-            ids.new_tensor([[token]]), state=state, logits_to_keep=1
-        )
+        ids = ids.new_tensor([[token]])

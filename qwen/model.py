@@ -21,8 +21,8 @@ class Model(nn.Module):
     kept. `mask` [B, T] marks real tokens, in any pattern; logits at pads
     are finite and mean nothing. `logits_to_keep=n` computes the last n
     positions only, 0 all. If a call fails or is interrupted, the state
-    is as it was before. Raises ValueError for ids outside 0..V-1 and for
-    shapes that do not fit.
+    is as it was before. Raises ValueError for ids that are not int32 or
+    int64 and within 0..V-1, and for shapes that do not fit.
     """
 
     def __init__(self, config):
@@ -59,10 +59,10 @@ class Model(nn.Module):
 
     def forward(self, ids, state=None, mask=None, logits_to_keep=0):
         self.check_ids(ids, state, mask)
+        if logits_to_keep < 0:
+            raise ValueError(f"logits_to_keep is {logits_to_keep}")
         if ids.shape[1] == 0:
-            return self.embed_tokens.weight.new_zeros(
-                len(ids), 0, self.config.vocab_size
-            )
+            return self.lm_head(self.embed_tokens(ids)).detach()
         if state is None:
             return self.run(ids, None, mask, logits_to_keep)
         with torch.no_grad(), state.unchanged_on_failure():
@@ -85,9 +85,12 @@ class Model(nn.Module):
             state.mask = mask
         return self.lm_head(self.norm(x[:, -logits_to_keep:]))
 
-    def check_ids(self, ids, state, mask):
-        if ids.dim() != 2 or ids.is_floating_point():
-            raise ValueError("ids must be whole numbers of shape [B, T]")
+    def check_ids(self, ids, state=None, mask=None):
+        if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
+            raise ValueError(
+                "ids must be int64 or int32 of shape [B, T], not "
+                f"{ids.dtype} of shape {list(ids.shape)}"
+            )
         if ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.config.vocab_size:

@@ -6,6 +6,7 @@ Source: byte-level BPE as in GPT-2 (Radford et al. 2019), read by the
 
 import codecs
 import json
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -39,19 +40,22 @@ class Tokenizer:
         """
         path = Path(path)
         file = path / "tokenizer.json"
-        kind = (read_json(file).get("decoder") or {}).get("type")
-        if kind != "ByteLevel":
+        decoder = read_json(file).get("decoder")
+        if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
             raise ValueError(f"{file}: not a byte-level tokenizer")
-        core = tokenizers.Tokenizer.from_file(str(file))
+        try:
+            core = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises no narrower kind
+            raise ValueError(f"{file}: {error}") from None
+        core.no_truncation()  # a file may ask for either
+        core.no_padding()
         extra = _optional(path / "tokenizer_config.json")
-        jinja = path / "chat_template.jinja"
-        template = extra.get("chat_template")
-        if jinja.exists():
-            template = jinja.read_text(encoding="utf-8")
+        template = _template(path, extra)
         return cls(core, template, _stop_ids(path, core, extra))
 
     def encode(self, text):
         """str -> list of ids; nothing is added in front or behind."""
+        text.encode()  # ValueError for half a surrogate pair
         return self.core.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids):
@@ -75,19 +79,36 @@ class Tokenizer:
         """The text that `chat` encodes."""
         if not isinstance(self.template, str):
             raise ValueError("this checkpoint has no chat template")
+        try:
+            return self.compiled_template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                enable_thinking=think,
+                tools=None,
+                documents=None,
+            )
+        except Exception as error:  # a template can fail as any program can
+            raise ValueError(f"chat template: {error}") from None
+
+    @cached_property
+    def compiled_template(self):
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _refuse
-        try:
-            return environment.from_string(self.template).render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                enable_thinking=think,
-            )
-        except TemplateError as error:
-            raise ValueError(f"chat template: {error}") from None
+        return environment.from_string(self.template)
+
+
+def _template(path, extra):
+    """The chat template: a file of its own beats the tokenizer's config."""
+    file = path / "chat_template.jinja"
+    if not file.exists():
+        return extra.get("chat_template")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not text: {error}") from None
 
 
 def _optional(file):
@@ -105,17 +126,18 @@ def _tojson(value, indent=None):
 def _stop_ids(path, core, extra):
     """All that generation config, config and tokenizer call an end."""
     config = _optional(path / "config.json")
-    places = [_optional(path / "generation_config.json"), config]
-    places.append(config.get("text_config") or {})
-    found = set()
-    for place in places:
-        ids = place.get("eos_token_id")
-        found.update(ids if isinstance(ids, list) else [ids])
+    generation = _optional(path / "generation_config.json")
+    found = []
+    for place in (generation, config, config.get("text_config")):
+        ids = place.get("eos_token_id") if isinstance(place, dict) else None
+        found += ids if isinstance(ids, list) else [ids]
     token = extra.get("eos_token")
-    if isinstance(token, dict):
-        token = token.get("content")
-    found.add(core.token_to_id(token) if token else None)
-    return found - {None}
+    token = token.get("content") if isinstance(token, dict) else token
+    found.append(core.token_to_id(token) if isinstance(token, str) else None)
+    for token_id in found:
+        if type(token_id) is not int and token_id is not None:
+            raise ValueError(f"{path}: eos_token_id {token_id!r} is no id")
+    return set(found) - {None}
 
 
 def _byte_alphabet():
@@ -147,7 +169,8 @@ class StreamDecoder:
     def push(self, token_id):
         """id -> the text that is complete now, often one word, or ''."""
         token_id = int(token_id)
-        if token_id < 0 or token_id in self.tokenizer.special:
+        known = 0 <= token_id < 2**32  # the library counts in 32 bits
+        if not known or token_id in self.tokenizer.special:
             return ""
         token = self.tokenizer.core.id_to_token(token_id) or ""
         try:
@@ -157,9 +180,7 @@ class StreamDecoder:
         return self.utf8.decode(data)
 
     def flush(self):
-        text = self.utf8.decode(b"", final=True)
-        self.utf8.reset()
-        return text
+        return self.utf8.decode(b"", final=True)
 
 
 def split_thinking(text, ended=True):

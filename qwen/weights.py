@@ -35,7 +35,7 @@ def find_model(name=None):
             f"{name} is a file; a model is a folder with config.json and "
             "*.safetensors (GGUF and pickle files are not read)"
         )
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?", name):
         raise FileNotFoundError(f"no such model folder: {name}")
     from huggingface_hub import snapshot_download  # slow to import
 
@@ -88,7 +88,7 @@ def load_weights(path, dtype=None, device="cpu"):
                         raise ValueError(f"{file}: two tensors for {short}")
                     tensor = f.get_tensor(name)
                     weights[short] = _cast(name, tensor, dtype)
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} can't be read: {error}") from None
     return weights
 
@@ -110,18 +110,24 @@ def _shards(path):
     if not index.exists():
         file = path / "model.safetensors"
         if not file.exists():
-            raise FileNotFoundError(f"no model.safetensors in {path}")
+            raise FileNotFoundError(
+                f"no model.safetensors in {path} (GGUF and pickle files are "
+                "not read)"
+            )
         return {file: None}
-    names = read_json(index)
-    names = names.get("weight_map") if isinstance(names, dict) else None
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ValueError(f"{index} has no weight_map")
     shards = {}
     for name, file in names.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise ValueError(f"{index}: {file!r} is not a file name")
+        if SKIPPED.match(name):
+            continue
+        if not re.fullmatch(r"[^/\\\0]+\.safetensors", str(file)):
+            raise ValueError(
+                f"{index}: {file!r} is not a safetensors file of this folder"
+            )
         shards.setdefault(path / file, []).append(name)
-    for file, names in shards.items():
-        if not file.exists() and not all(map(SKIPPED.match, names)):
+    for file in shards:
+        if not file.exists():
             raise FileNotFoundError(f"shard {file} of {index.name} is missing")
-    return {file: names for file, names in shards.items() if file.exists()}
+    return shards

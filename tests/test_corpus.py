@@ -10,17 +10,18 @@ import re
 
 import pytest
 
-from qwen.tiny import corpus, words
+from qwen.tiny import corpus
+from qwen.tiny import words as tables
 from qwen.tiny.corpus import KINDS, make_example
 from qwen.tiny.narrative import make_narrative
 
 NAME = "([A-Z][a-z]+)"
 THING = (
-    rf"(?:the|an?) (?:({'|'.join(words.COLOURS)}) )?"
-    rf"({'|'.join(words.OBJECTS)})"
+    rf"(?:the|an?) (?:({'|'.join(tables.COLOURS)}) )?"
+    rf"({'|'.join(tables.OBJECTS)})"
 )
 PLACE = r"((?:in|on|under|behind) the [a-z]+)"
-ONE = {many: one for one, many in words.PLURALS.items()}
+ONE = {many: one for one, many in tables.PLURALS.items()}
 NOT_SAID = {"The story does not say."}
 
 
@@ -49,7 +50,7 @@ AT = patterns("N (?:is|sat|waited|stood|played) P")
 COUNT = [
     re.compile(
         COUNT[0].pattern.replace(
-            "([a-z]+) ([a-z]+)", f"({'|'.join(words.COUNTS)}) ([a-z]+)"
+            "([a-z]+) ([a-z]+)", f"({'|'.join(tables.COUNTS)}) ([a-z]+)"
         )
     )
 ]
@@ -129,7 +130,7 @@ class World:
 
     def answers(self, text):
         """All answers that the story gives to a question."""
-        colour = rf"(?:(?:{'|'.join(words.COLOURS)}) )?"
+        colour = rf"(?:(?:{'|'.join(tables.COLOURS)}) )?"
 
         def ask(form):
             form = form.replace("the T", f"the {colour}([a-z]+)")
@@ -233,25 +234,25 @@ def samples(count, seed=0, **options):
 
 
 def test_the_lists_are_long_and_clean():
-    places = [place for _, place in words.PLACES]
-    assert len(words.SHE) >= 30 and len(words.HE) >= 30
-    lists = (words.NAMES, words.OBJECTS, places)
+    places = [place for _, place in tables.PLACES]
+    assert len(tables.SHE) >= 30 and len(tables.HE) >= 30
+    lists = (tables.NAMES, tables.OBJECTS, places)
     assert all(len(words) >= 60 for words in lists)
-    assert len(words.COLOURS) == 12 and len(words.COUNTS) == 8
+    assert len(tables.COLOURS) == 12 and len(tables.COUNTS) == 8
     assert len(KINDS) >= 12
     words = [
-        *words.NAMES,
-        *words.OBJECTS,
+        *tables.NAMES,
+        *tables.OBJECTS,
         *places,
-        *words.COLOURS,
-        *words.COUNTS,
-        *words.PLURALS.values(),
+        *tables.COLOURS,
+        *tables.COUNTS,
+        *tables.PLURALS.values(),
     ]
     lower = [word.lower() for word in words]
     assert len(set(lower)) == len(lower)
     assert all(word.isalpha() for word in words)
-    assert all(word == word.lower() for word in words[len(words.NAMES) :])
-    assert set(words.ROOMS) <= set(words.PLACES)
+    assert all(word == word.lower() for word in words[len(tables.NAMES) :])
+    assert set(tables.ROOMS) <= set(tables.PLACES)
 
 
 def test_the_language_is_small():
@@ -275,12 +276,12 @@ def test_the_same_seed_gives_the_same_text():
 
 def test_the_split_is_one_in_ten_and_holds_the_books_example_back():
     assert corpus.split_of("Mia", "key", "drawer") == "test"
-    assert "red" in words.COLOURS and ("in", "drawer") in words.PLACES
+    assert "red" in tables.COLOURS and ("in", "drawer") in tables.PLACES
     triples = [
         (name, thing, place)
-        for name in words.NAMES
-        for thing in words.OBJECTS
-        for _, place in words.PLACES
+        for name in tables.NAMES
+        for thing in tables.OBJECTS
+        for _, place in tables.PLACES
     ]
     test = sum(corpus.split_of(*three) == "test" for three in triples)
     assert 0.09 < test / len(triples) < 0.11
@@ -307,10 +308,10 @@ def test_no_test_story_occurs_in_training():
 
 
 def test_the_books_example_can_be_told():
-    put = words.FORMS["put"][0].format(
+    put = tables.FORMS["put"][0].format(
         n="Mia", d="the red key", p="in the drawer"
     )
-    question = words.QUESTIONS["where"][0].format(o="key")
+    question = tables.QUESTIONS["where"][0].format(o="key")
     assert put == "Mia put the red key in the drawer."
     assert question == "Where is the key?"
     assert World(put).answers(question) == {"In the drawer."}
@@ -349,9 +350,9 @@ def test_all_kinds_occur_by_themselves():
 
 def test_a_story_holds_as_many_distractors_as_asked_for():
     nouns = {
-        *words.OBJECTS,
-        *words.PLURALS.values(),
-        *(place for _, place in words.PLACES),
+        *tables.OBJECTS,
+        *tables.PLURALS.values(),
+        *(place for _, place in tables.PLACES),
     }
     for count in (0, 1, 7, 40, 200):
         for example in samples(60, distractors=count):
@@ -428,9 +429,9 @@ def test_a_narrative_is_a_short_day_of_one_person():
         hero = next(
             word
             for word in re.findall("[A-Z][a-z]+", text)
-            if word in words.NAMES
+            if word in tables.NAMES
         )
-        wrong = "he" if hero in words.SHE else "she"
+        wrong = "he" if hero in tables.SHE else "she"
         assert wrong not in re.findall("[a-z]+", text.lower())
         first, last = text.split(". ")[0], text.split(". ")[-1]
         assert "morning" in first

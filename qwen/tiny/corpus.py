@@ -375,3 +375,19 @@ def make_example(
     return Example(
         kind, facts, tuple(messages), tuple(turn[0] for turn in asked)
     )
+
+
+def make_echo(rng, facts, split="train", distractors=None):
+    """A story, and the request to tell it again: the answer is the story.
+
+    To repeat is the simplest use of a memory, and every word of it is a
+    lesson: a model that has learnt it finds answers much sooner.
+    """
+    example = make_example(rng, facts, split, None, 1, distractors, False)
+    content = example.messages[0]["content"]
+    story = content[: content.rindex(". ") + 1]
+    messages = (
+        {"role": "user", "content": f"{story} Tell it again."},
+        {"role": "assistant", "content": story},
+    )
+    return Example("again", facts, messages, ("again",))

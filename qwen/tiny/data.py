@@ -14,7 +14,7 @@ from tokenizers import (
 )
 from tokenizers import Tokenizer as Core
 
-from qwen.tiny.corpus import make_example
+from qwen.tiny.corpus import make_echo, make_example
 from qwen.tiny.narrative import make_narrative
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -60,24 +60,32 @@ def narrative_pieces(rng):
     return [(make_narrative(rng), False), ("<|endoftext|>", False)]
 
 
-def draw_rows(tokenizer, seed, block, most_facts, count):
+def draw_rows(tokenizer, seed, block, lesson, count):
     """`count` rows of training text, shortest first; one in eight a tale.
 
-    A row is (ids, weight of each id as a target). The same seed and block
-    give the same rows.
+    A row is (ids, weight of each id as a target). `lesson` is (most
+    facts, share of stories to repeat). The same seed and block give the
+    same rows.
     """
     rng = random.Random(f"{seed}/{block}")
+    most_facts, echoes = lesson
     rows = []
     for n in range(count):
+        facts = rng.randint(1, most_facts)
+        # the first lesson is one fact and nothing else
+        idle = 0 if most_facts == 1 else None
         if n % 8 == 7:
             ids, _ = encode_pieces(tokenizer, narrative_pieces(rng))
             rows.append((ids, [TALE_WEIGHT] * len(ids)))
+            continue
+        if rng.random() < echoes:
+            example = make_echo(rng, facts, distractors=idle)
         else:
-            facts = rng.randint(1, most_facts)
-            pieces = transcript(make_example(rng, facts).messages)
-            ids, trained = encode_pieces(tokenizer, pieces)
-            weight = [1.0 if flag else STORY_WEIGHT for flag in trained]
-            rows.append((ids, weight))
+            turns = rng.randint(1, 5)
+            example = make_example(rng, facts, turns=turns, distractors=idle)
+        ids, trained = encode_pieces(tokenizer, transcript(example.messages))
+        weight = [1.0 if flag else STORY_WEIGHT for flag in trained]
+        rows.append((ids, weight))
     return sorted(rows, key=lambda row: len(row[0]))
 
 

@@ -1,0 +1,133 @@
+# Run: python -m pytest tests/test_tiny.py
+"""The small model that ships with the book, and its training."""
+
+import random
+import time
+
+import pytest
+import torch
+from transformers import AutoTokenizer, Qwen3_5ForCausalLM
+
+from qwen import generate, load
+from qwen.tiny import train as training
+from qwen.tiny.corpus import make_example
+from qwen.tiny.data import encode_pieces, transcript
+from qwen.tiny.evaluate import ask, questions, right_answers
+from qwen.weights import BUNDLED
+
+STORY = "Mia put the red key in the drawer."
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load(BUNDLED, device="cpu")
+
+
+def say(tiny, messages, think=False):
+    model, tokenizer = tiny
+    ids = tokenizer.chat(messages, think=think)
+    stop = tokenizer.stop_ids
+    return tokenizer.decode(generate(model, ids, stop_ids=stop))
+
+
+def test_it_is_small_and_starts_quickly():
+    assert (BUNDLED / "model.safetensors").stat().st_size <= 8e6
+    start = time.perf_counter()
+    model, tokenizer = load(BUNDLED, device="cpu")
+    ids = tokenizer.chat([{"role": "user", "content": "Hello."}])
+    next(generate(model, ids))
+    assert time.perf_counter() - start < 2  # 0.5 s on a quiet machine
+
+
+def test_it_answers_the_example_of_the_readme(tiny):
+    messages = [{"role": "user", "content": f"{STORY} Where is the key?"}]
+    assert say(tiny, messages) == "In the drawer."
+    messages[0]["content"] = f"{STORY} What colour is the key?"
+    assert say(tiny, messages) == "Red."
+
+
+def test_it_answers_unseen_one_fact_stories(tiny):
+    results = ask(*tiny, seed="test", stories=100, facts=1)
+    assert sum(right for *_, right in results) >= 0.9 * len(results)
+
+
+def test_right_answers_are_what_greedy_decoding_writes(tiny):
+    model, tokenizer = tiny
+    rng = random.Random(5)
+    asked = []
+    for n in range(24):
+        example = make_example(rng, 1 + n % 6, "test", think=False)
+        asked += questions(tokenizer, example)
+    stop = tokenizer.stop_ids
+    right = right_answers(model, asked, stop, tokens=500)
+    said = [
+        tokenizer.decode(generate(model, prompt, 20, stop))
+        for _, _, prompt, _ in asked
+    ]
+    written = [s == tokenizer.decode(a[3]) for s, a in zip(said, asked)]
+    assert right == written
+    # a wrong answer counts as wrong
+    asked = [(k, f, p, tokenizer.encode("Zebra.")) for k, f, p, _ in asked]
+    assert not any(right_answers(model, asked, stop))
+
+
+def test_transformers_loads_the_folder_and_agrees(tiny):
+    model, tokenizer = tiny
+    theirs = Qwen3_5ForCausalLM.from_pretrained(BUNDLED)
+    ids = torch.tensor([tokenizer.chat([{"role": "user", "content": STORY}])])
+    with torch.no_grad():
+        difference = theirs(ids, use_cache=False).logits - model(ids)
+    assert difference.abs().max() <= 2e-4
+    other = AutoTokenizer.from_pretrained(BUNDLED)
+    text = "Mia, der rote Schlüssel: 钥匙 🗝 <|im_end|>"
+    assert other.encode(text) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("think", (False, True))
+def test_training_text_is_what_the_template_writes(tiny, think):
+    tokenizer = tiny[1]
+    rng = random.Random(2)
+    for n in range(30):
+        messages = make_example(rng, 1 + n % 6, think=think).messages
+        pieces = transcript(messages)
+        text = "".join(piece for piece, _ in pieces)
+        rendered = tokenizer.render(messages, add_generation_prompt=False)
+        assert text == rendered
+        ids, trained = encode_pieces(tokenizer, pieces)
+        assert ids == tokenizer.encode(text)
+        # the trained tokens are the answers, each with its end
+        spoken = [i for i, flag in zip(ids, trained) if flag]
+        answers = tokenizer.decode(spoken)
+        for message in messages[1::2]:
+            assert message["content"] in answers
+            assert message.get("reasoning_content", "") in answers
+        assert sum(i == 2 for i in spoken) == len(messages) // 2
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "BATCH", 4)
+    monkeypatch.setattr(training, "TOKENS", 300)
+    monkeypatch.setattr(training, "ask", lambda *_: [("where", 1, True)])
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    training.train(1, 6, plain, every=2)
+    real_loss, calls = training.loss_of, []
+
+    def dies_at_the_fourth_step(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real_loss(*arguments)
+
+    monkeypatch.setattr(training, "loss_of", dies_at_the_fourth_step)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(1, 6, killed, every=2)
+    assert not (killed / "model.safetensors").exists()
+    training.train(1, 6, killed, every=2)
+    assert len(calls) == 4 + 4  # steps 3 to 6 again, not 1 and 2
+    one, two = (f / "model.safetensors" for f in (plain, killed))
+    assert one.read_bytes() == two.read_bytes()
+    monkeypatch.setattr(training, "loss_of", real_loss)
+    training.train(2, 6, tmp_path / "other", every=2)
+    other = tmp_path / "other" / "model.safetensors"
+    assert other.read_bytes() != one.read_bytes()
