@@ -34,7 +34,11 @@ class Model(nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = LMHead(config.vocab_size, config.hidden_size)
-        if config.tie_word_embeddings:
+        self.tie()
+
+    def tie(self):
+        """Tied models have one table: the head reads the embedding's."""
+        if self.config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
     @classmethod
@@ -50,11 +54,11 @@ class Model(nn.Module):
             model = cls(config)
         weights = load_weights(path, dtype, device)
         if config.tie_word_embeddings:
-            weights.pop("lm_head.weight", None)
-            tied = weights.get("embed_tokens.weight")
-            weights |= {"lm_head.weight": tied} if tied is not None else {}
+            # whatever the files call a head: it is the embedding
+            weights["lm_head.weight"] = weights.get("embed_tokens.weight")
         check_weights(model, weights)
         model.load_state_dict(weights, assign=True)
+        model.tie()  # assigning made two parameters of the one
         return model.eval().requires_grad_(False)
 
     def forward(self, ids, state=None, mask=None, logits_to_keep=0):

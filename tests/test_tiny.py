@@ -3,15 +3,18 @@
 
 import random
 import time
+from functools import partial
 
 import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 
 from qwen import generate, load
+from qwen.norm import l2norm
 from qwen.tiny import train as training
+from qwen.tiny.ablate import additive_rule
 from qwen.tiny.corpus import make_example
-from qwen.tiny.data import encode_pieces, transcript
+from qwen.tiny.data import encode_pieces, train_tokenizer, transcript
 from qwen.tiny.evaluate import ask, questions, right_answers
 from qwen.weights import BUNDLED
 
@@ -108,6 +111,8 @@ def test_training_text_is_what_the_template_writes(tiny, think):
 def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "BATCH", 4)
     monkeypatch.setattr(training, "TOKENS", 300)
+    short = partial(train_tokenizer, stories=300)
+    monkeypatch.setattr(training, "train_tokenizer", short)
     monkeypatch.setattr(training, "ask", lambda *_: [("where", 1, True)])
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     training.train(1, 6, plain, every=2)
@@ -131,3 +136,26 @@ def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
     training.train(2, 6, tmp_path / "other", every=2)
     other = tmp_path / "other" / "model.safetensors"
     assert other.read_bytes() != one.read_bytes()
+
+
+def test_the_additive_rule_adds_and_never_subtracts():
+    B, T, Hk, Hv, dk, dv = 2, 9, 2, 4, 4, 6
+    torch.manual_seed(0)
+    q, k = torch.randn(B, T, Hk, dk), torch.randn(B, T, Hk, dk)
+    v, g = torch.randn(B, T, Hv, dv), -torch.rand(B, T, Hv)
+    beta, S = torch.rand(B, T, Hv), torch.randn(B, Hv, dk, dv)
+    out, after = additive_rule(q, k, v, g, beta, S)
+    q = (l2norm(q) / dk**0.5).repeat_interleave(2, dim=2)
+    k = l2norm(k).repeat_interleave(2, dim=2)
+    for t in range(T):
+        S = S * g[:, t, :, None, None].exp()
+        written = k[:, t], v[:, t], beta[:, t]
+        S = S + torch.einsum("bhk,bhv,bh->bhkv", *written)
+        read = torch.einsum("bhk,bhkv->bhv", q[:, t], S)
+        assert torch.allclose(out[:, t], read, atol=1e-5)
+    assert torch.allclose(after, S, atol=1e-5)
+
+
+def test_a_loaded_model_is_still_tied(tiny):
+    model = tiny[0]
+    assert model.lm_head.weight is model.embed_tokens.weight

@@ -68,18 +68,16 @@ LESSONS = (
 )
 
 
-def new_model(seed):
+def new_model(seed, config=CONFIG):
     """Fresh weights: layers that add nothing yet to the token's vector.
 
     A deviation of 0.02, right for a width of thousands, learns no recall
     at 128; three times that does.
     """
     torch.manual_seed(seed)
-    model = Model(Config.from_dict(CONFIG))
+    model = Model(Config.from_dict(config))
     for name, parameter in model.named_parameters():
-        if name.endswith(
-            ("o_proj.weight", "out_proj.weight", "down_proj.weight")
-        ):
+        if name.endswith(OUTPUTS):
             torch.nn.init.zeros_(parameter)
         elif parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.06)
@@ -123,63 +121,86 @@ def loss_of(model, ids, weights):
     return (losses * weights).sum() / weights.sum()
 
 
-def save(model, tokenizer_folder, out):
+def batches(tokenizer, seed, first, steps):
+    """(step, ids, weights) from step `first` on, whatever came before."""
+    block = None
+    for step in range(first, steps):
+        if step // BLOCK != block:
+            block = step // BLOCK
+            lesson = lesson_at(block * BLOCK, steps)
+            rows = draw_rows(tokenizer, seed, block, lesson, BATCH * BLOCK)
+            # rows of one length together; the lengths in mixed order
+            mix = torch.Generator().manual_seed(block)
+            order = torch.randperm(BLOCK, generator=mix).tolist()
+        n = order[step % BLOCK] * BATCH
+        yield step, *to_batch(rows[n : n + BATCH])
+
+
+def report(model, tokenizer, seed):
+    """Accuracy on unseen stories, over all and by kind, in one line."""
+    results = ask(model, tokenizer, f"training {seed}", 120)
+    total = sum(right for *_, right in results) / len(results)
+    kinds = (
+        f"{kind} {100 * right / asked:.0f}"
+        for kind, (right, asked) in shares(results, 0).items()
+    )
+    return f"{100 * total:.1f} %: {' '.join(kinds)}"
+
+
+def save(model, config, tokenizer_folder, out):
     """A checkpoint folder that transformers loads unchanged."""
-    out.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"model.{name}": tensor.detach().clone()
         for name, tensor in model.state_dict().items()
         if name != "lm_head.weight"  # tied
     }
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    files = {
-        "config.json": CONFIG,
-        "generation_config.json": {"eos_token_id": [2, 0]},
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-        },
+    write_json(out / "config.json", config)
+    write_json(out / "generation_config.json", {"eos_token_id": [2, 0]})
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
     }
-    for name, content in files.items():
-        text = json.dumps(content, indent=2) + "\n"
-        (out / name).write_text(text, encoding="utf-8")
-    for file in (
-        tokenizer_folder / "tokenizer.json",
-        BUNDLED / "chat_template.jinja",
-    ):
-        if file.parent != out:
-            shutil.copy(file, out)
+    write_json(out / "tokenizer_config.json", tokenizer_config)
+    shutil.copy(tokenizer_folder / "tokenizer.json", out)
+    if out != BUNDLED:
+        shutil.copy(BUNDLED / "chat_template.jinja", out)
 
 
-def train(seed, steps, out, every=100):
+def write_json(file, content):
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def train(seed, steps, out, config=CONFIG, rule=None, every=100):
+    """Train and write to the folder `out`; return (model, tokenizer).
+
+    `rule` replaces the delta rule in the linear layers. Every so many
+    steps the training state is kept in `out/runs`, and the next call goes
+    on from there.
+    """
     run = out / "runs"
     run.mkdir(parents=True, exist_ok=True)
     if not (run / "tokenizer.json").exists():
         train_tokenizer(run, TOKENS)
     shutil.copy(BUNDLED / "chat_template.jinja", run)
-    (run / "config.json").write_text(json.dumps(CONFIG))
+    write_json(run / "config.json", config)
     tokenizer = Tokenizer.load(run)
-    model = new_model(seed)
+    model = new_model(seed, config)
+    for layer in model.layers:
+        if rule and not layer.full:
+            layer.linear_attn.rule = rule
     optimizer = new_optimizer(model)
-    first, kept = 0, run / f"seed{seed}-steps{steps}.pt"
+    kept = run / f"seed{seed}-steps{steps}.pt"
+    first, before = 0, 0.0
     if kept.exists():
         old = torch.load(kept, weights_only=True)
         model.load_state_dict(old["model"])
         optimizer.load_state_dict(old["optimizer"])
-        first = old["step"]
-    bar = tqdm(range(first, steps), initial=first, total=steps)
-    tokens, started, batches = 0, time.time(), None
-    for step in bar:
-        block, place = divmod(step, BLOCK)
-        if batches is None or place == 0:
-            lesson = lesson_at(block * BLOCK, steps)
-            rows = draw_rows(tokenizer, seed, block, lesson, BATCH * BLOCK)
-            # rows of one length together; the lengths in mixed order
-            cuts = torch.Generator().manual_seed(block)
-            batches = torch.randperm(BLOCK, generator=cuts).tolist()
-        n = batches[place] * BATCH
-        ids, weights = to_batch(rows[n : n + BATCH])
+        first, before = old["step"], old["seconds"]
+    bar = tqdm(total=steps, initial=first)
+    tokens, started = 0, time.time()
+    for step, ids, weights in batches(tokenizer, seed, first, steps):
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step, steps)
         loss = loss_of(model, ids, weights)
@@ -188,25 +209,24 @@ def train(seed, steps, out, every=100):
         optimizer.step()
         optimizer.zero_grad()
         tokens += ids.numel()
-        speed = tokens / (time.time() - started)
+        seconds = time.time() - started
+        speed = tokens / seconds
         bar.set_postfix_str(f"loss {loss.item():.3f}, {speed:.0f} tokens/s")
+        bar.update()
         if (step + 1) % every == 0 or step + 1 == steps:
-            results = ask(model, tokenizer, f"training {seed}", 120)
-            by_kind = shares(results, 0)
-            total = sum(ok for *_, ok in results) / len(results)
-            kinds = " ".join(
-                f"{k} {100 * ok / n:.0f}" for k, (ok, n) in by_kind.items()
-            )
-            bar.write(f"step {step + 1}: {100 * total:.1f} %: {kinds}")
+            line = report(model, tokenizer, seed)
+            bar.write(f"step {step + 1}: {line}")
             state = {
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),
                 "step": step + 1,
+                "seconds": before + seconds,
             }
             torch.save(state, f"{kept}.new")
             os.replace(f"{kept}.new", kept)
-    save(model, run, out)
-    return model
+    bar.close()
+    save(model, config, run, out)
+    return model, tokenizer
 
 
 def main():
