@@ -3,6 +3,8 @@
 # make check    the fast part of it: lint and the tests not marked slow
 # make sync     rewrite the chapters' package cells from the package
 # make execute  run every chapter and store its outputs
+# make blank CH=8   a copy of the book without chapter 8's code, to write again
+# make grade CH=8   let chapter 8's checks judge what was written there
 # make clean    remove the environment and everything built
 
 SHELL := bash
@@ -18,7 +20,7 @@ PAGES := index book/index book/references $(CHAPTERS:.ipynb=)
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest \
     -n logical --dist loadfile
 
-.PHONY: book test check lint sync execute clean
+.PHONY: book test check lint sync execute blank grade clean
 
 # Only a warning that stops the build is seen, hence -W; --all rebuilds pages
 # whose warnings an earlier build has printed already.
@@ -49,6 +51,12 @@ sync: $(VENV)/book.stamp
 
 execute: $(VENV)/book.stamp
 	$(RUN) book/execute.py
+
+blank: $(VENV)/book.stamp
+	$(RUN) book/blank.py $(CH)
+
+grade: $(VENV)/book.stamp
+	$(RUN) book/blank.py --grade $(CH)
 
 clean:
 	rm -rf $(VENV) _build .pytest_cache .ruff_cache .hypothesis
