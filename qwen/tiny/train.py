@@ -9,11 +9,13 @@ on where it was stopped: the training state lies in `OUT/runs`.
 import argparse
 import json
 import os
+import platform
 import shutil
 import time
 from math import cos, pi
 from pathlib import Path
 
+import tokenizers
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
@@ -226,6 +228,15 @@ def train(seed, steps, out, config=CONFIG, rule=None, every=100):
             os.replace(f"{kept}.new", kept)
     bar.close()
     save(model, config, run, out)
+    facts = {
+        "command": f"python -m qwen.tiny.train --seed {seed} --steps {steps}",
+        "seconds": round(before + time.time() - started),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
+    write_json(out / "training.json", facts)
     return model, tokenizer
 
 
