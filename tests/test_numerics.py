@@ -453,6 +453,8 @@ def test_an_untied_head_is_used():
 
 def test_mlp_by_hand():
     net, x = MLP(3, 5), torch.randn(2, 4, 3)
+    for p in net.parameters():
+        torch.nn.init.normal_(p)
     gate, up = x @ net.gate_proj.weight.T, x @ net.up_proj.weight.T
     want = (gate * gate.sigmoid() * up) @ net.down_proj.weight.T
     torch.testing.assert_close(net(x), want)
