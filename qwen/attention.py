@@ -62,12 +62,12 @@ class Attention(nn.Module):
             k, v = state.append(k, v)
         new, past = q.shape[2], k.shape[2] - q.shape[2]
         plain = mask is None and past == 0
-        allowed = causal_mask(new, past, mask, x.device)
+        allowed = None if plain else causal_mask(new, past, mask, x.device)
         out = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=None if plain else allowed,
+            attn_mask=allowed,
             is_causal=plain,
             enable_gqa=True,
         )

@@ -22,6 +22,8 @@ TAGS = ("<think>", "</think>")
 # an answer token counts ten times as much as a token of its story, or the
 # model learns the stories' grammar and no recall
 STORY_WEIGHT, TALE_WEIGHT = 0.1, 0.3
+# the kinds whose answer is a thing
+THINGS = ("what_in", "what_has")
 # the family's rule for cutting text into words before BPE
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -64,11 +66,11 @@ def draw_rows(tokenizer, seed, block, lesson, count):
     """`count` rows of training text, shortest first; one in eight a tale.
 
     A row is (ids, weight of each id as a target). `lesson` is (most
-    facts, share of stories to repeat). The same seed and block give the
-    same rows.
+    facts, share of stories to repeat, share of questions for a thing).
+    The same seed and block give the same rows.
     """
     rng = random.Random(f"{seed}/{block}")
-    most_facts, echoes = lesson
+    most_facts, echoes, things = lesson
     rows = []
     for n in range(count):
         facts = rng.randint(1, most_facts)
@@ -81,8 +83,11 @@ def draw_rows(tokenizer, seed, block, lesson, count):
         if rng.random() < echoes:
             example = make_echo(rng, facts, distractors=idle)
         else:
+            kind = rng.choice(THINGS) if rng.random() < things else None
             turns = rng.randint(1, 5)
-            example = make_example(rng, facts, turns=turns, distractors=idle)
+            example = make_example(
+                rng, facts, kind=kind, turns=turns, distractors=idle
+            )
         ids, trained = encode_pieces(tokenizer, transcript(example.messages))
         weight = [1.0 if flag else STORY_WEIGHT for flag in trained]
         rows.append((ids, weight))

@@ -1,9 +1,11 @@
 """Train the small model from nothing.
 
-    python -m qwen.tiny.train [--seed 0] [--steps 3600] [--out FOLDER]
+    python -m qwen.tiny.train --out FIRST
+    python -m qwen.tiny.train --seed 1 --steps 1300 --start FIRST
 
-Writes a checkpoint folder that this package and transformers load. Goes
-on where it was stopped: the training state lies in `OUT/runs`.
+Two courses: the second goes on from the weights of the first. Each writes
+a checkpoint folder that this package and transformers load, and goes on
+where it was stopped: the training state lies in `OUT/runs`.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from qwen.config import Config
+from qwen.config import Config, read_json
 from qwen.model import Model
 from qwen.tiny.data import draw_rows, to_batch, train_tokenizer
 from qwen.tiny.evaluate import ask, shares
@@ -62,11 +64,20 @@ TOKENS = 1280  # the embedding has spare rows, as the large models' has
 BATCH, BLOCK = 32, 8
 OUTPUTS = "o_proj.weight", "out_proj.weight", "down_proj.weight"
 RATE, WARMUP, DECAY = 2e-3, 100, 0.1
-LESSONS = (
-    (0.1, (1, 0.6)),
-    (0.2, (2, 0.3)),
-    (0.4, (4, 0.15)),
-    (1.0, (6, 0.05)),
+# up to this part of the way: (most facts, share of stories to repeat, share
+# of questions for a thing)
+FIRST = (
+    (0.1, (1, 0.6, 0.0)),
+    (0.2, (2, 0.3, 0.0)),
+    (0.4, (4, 0.15, 0.0)),
+    (1.0, (6, 0.05, 0.0)),
+)
+# After the first course it finds people, places and colours, and no things:
+# only two kinds of question in fourteen have a thing for an answer.
+SECOND = (
+    (0.4, (1, 0.3, 0.5)),
+    (0.6, (3, 0.1, 0.3)),
+    (1.0, (6, 0.05, 0.1)),
 )
 
 
@@ -87,9 +98,15 @@ def new_model(seed, config=CONFIG):
 
 
 def new_optimizer(model):
-    """AdamW; only matrices decay, not gains, gates or convolutions."""
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    others = [p for p in model.parameters() if p.dim() != 2]
+    """AdamW; matrices decay, but not the gains, gates and convolutions.
+
+    Nor does the embedding: words that stand in the same contexts would
+    lose what tells them apart before the model has a use for it.
+    """
+    table = model.embed_tokens.weight
+    matrices, others = [], []
+    for p in model.parameters():
+        (matrices if p.dim() == 2 and p is not table else others).append(p)
     groups = [
         {"params": matrices, "weight_decay": DECAY},
         {"params": others, "weight_decay": 0.0},
@@ -105,13 +122,10 @@ def rate_at(step, steps):
     return RATE * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
 
 
-def lesson_at(step, steps):
-    """(most facts, share of stories to repeat): ever more of the first."""
+def lesson_at(course, step, steps):
+    """The lesson of a step: courses go from easy to hard."""
     done = step / steps
-    for end, lesson in LESSONS:
-        if done < end:
-            return lesson
-    return lesson
+    return next(lesson for end, lesson in course if done < end)
 
 
 def loss_of(model, ids, weights):
@@ -123,13 +137,13 @@ def loss_of(model, ids, weights):
     return (losses * weights).sum() / weights.sum()
 
 
-def batches(tokenizer, seed, first, steps):
+def batches(tokenizer, seed, course, first, steps):
     """(step, ids, weights) from step `first` on, whatever came before."""
     block = None
     for step in range(first, steps):
         if step // BLOCK != block:
             block = step // BLOCK
-            lesson = lesson_at(block * BLOCK, steps)
+            lesson = lesson_at(course, block * BLOCK, steps)
             rows = draw_rows(tokenizer, seed, block, lesson, BATCH * BLOCK)
             # rows of one length together; the lengths in mixed order
             mix = torch.Generator().manual_seed(block)
@@ -174,12 +188,13 @@ def write_json(file, content):
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def train(seed, steps, out, config=CONFIG, rule=None, every=100):
+def train(seed, steps, out, config=CONFIG, rule=None, start=None, every=200):
     """Train and write to the folder `out`; return (model, tokenizer).
 
-    `rule` replaces the delta rule in the linear layers. Every so many
-    steps the training state is kept in `out/runs`, and the next call goes
-    on from there.
+    `rule` replaces the delta rule in the linear layers. `start` is a
+    checkpoint folder: the second course goes on from its weights. Every so
+    many steps the training state is kept in `out/runs`, and the next call
+    goes on from there.
     """
     run = out / "runs"
     run.mkdir(parents=True, exist_ok=True)
@@ -192,6 +207,9 @@ def train(seed, steps, out, config=CONFIG, rule=None, every=100):
     for layer in model.layers:
         if rule and not layer.full:
             layer.linear_attn.rule = rule
+    course = FIRST if start is None else SECOND
+    if start is not None:
+        model.load_state_dict(Model.from_pretrained(start).state_dict())
     optimizer = new_optimizer(model)
     kept = run / f"seed{seed}-steps{steps}.pt"
     first, before = 0, 0.0
@@ -202,7 +220,7 @@ def train(seed, steps, out, config=CONFIG, rule=None, every=100):
         first, before = old["step"], old["seconds"]
     bar = tqdm(total=steps, initial=first)
     tokens, started = 0, time.time()
-    for step, ids, weights in batches(tokenizer, seed, first, steps):
+    for step, ids, weights in batches(tokenizer, seed, course, first, steps):
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step, steps)
         loss = loss_of(model, ids, weights)
@@ -229,7 +247,8 @@ def train(seed, steps, out, config=CONFIG, rule=None, every=100):
     bar.close()
     save(model, config, run, out)
     facts = {
-        "command": f"python -m qwen.tiny.train --seed {seed} --steps {steps}",
+        "command": f"--seed {seed} --steps {steps}",
+        "start": start and read_json(start / "training.json"),
         "seconds": round(before + time.time() - started),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -245,9 +264,10 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--out", type=Path, default=BUNDLED)
+    parser.add_argument("--start", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(2)  # the count changes the rounding
-    train(options.seed, options.steps, options.out)
+    train(options.seed, options.steps, options.out, start=options.start)
 
 
 if __name__ == "__main__":
