@@ -11,8 +11,62 @@ import shutil
 import pytest
 from blank import LEFT_OUT, ROOT, grade
 
-# (chapter, module, right text, faulty text)
-FAULTS = []
+# (chapter, module of qwen/, right text, faulty text)
+# fmt: off
+FAULTS = [
+    (1, "config.py", 'text.get("rope_parameters"), ', ""),
+    (1, "weights.py", "if SKIPPED.match(name):\n                        con",
+     "if False:\n                        con"),
+    (1, "weights.py", "if KEEP_FP32.search(name) else dtype",
+     "if 0 else dtype"),
+    (1, "tokenizer.py", "add_special_tokens=False", "add_special_tokens=True"),
+    (2, "embedding.py", "x = F.embedding(ids, self.weight)",
+     "x = F.embedding(ids, self.weight.roll(1, 0))"),
+    (2, "embedding.py", "return F.linear(x, self.weight.to(x.dtype))",
+     "return F.linear(x, self.weight.to(x.dtype) * 2)"),
+    (3, "norm.py", "mean(-1, keepdim=True) + eps", "mean(-1, keepdim=True)"),
+    (3, "norm.py", "(1 + self.weight.float())", "self.weight.float()"),
+    (3, "norm.py", "x * F.silu(z.float())", "x * z.float().sigmoid()"),
+    (3, "norm.py", "y.square().sum(-1, keepdim=True) + eps)",
+     "y.square().sum(-1, keepdim=True)).clamp(max=1 / eps"),
+    (3, "mlp.py", "F.silu(self.gate_proj(x))", "F.gelu(self.gate_proj(x))"),
+    (4, "rope.py", "b * cos + a * sin", "b * cos - a * sin"),
+    (4, "rope.py", "angle = positions.float()",
+     "angle = positions.bfloat16()"),
+    (4, "rope.py", "a, b, rest = x[..., :half], x[..., half : 2 * half]",
+     "a, b, rest = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]"),
+    (5, "attention.py", "q, gate = self", "gate, q = self"),
+    (5, "attention.py", "apply_rope(self.q_norm(q), cos, sin)",
+     "self.q_norm(apply_rope(q, cos, sin))"),
+    (5, "attention.py", "own = columns[past:, None]",
+     "own = columns[:new, None]"),
+    (5, "attention.py", " | (columns == own)", ""),
+    (5, "attention.py", "torch.sigmoid(gate)", "F.silu(gate)"),
+    (6, "deltanet.py", "x.repeat_interleave(Hv // Hk, dim=2)",
+     "x.repeat(1, 1, Hv // Hk, 1)"),
+    (6, "deltanet.py", "predicted = (k[:, t, :, None] @ S)[:, :, 0]",
+     "predicted = (k[:, t, :, None] @ S)[:, :, 0] / g[:, t, :, None].exp()"),
+    (6, "deltanet.py", "q = l2norm(q.float()) * dk**-0.5",
+     "q = l2norm(q.float())"),
+    (6, "deltanet.py", "change = beta[:, t, :, None] * (v[:, t] - predicted)",
+     "change = beta[:, t, :, None] * v[:, t]"),
+    (7, "deltanet.py", "enumerate(taps)", "enumerate(reversed(taps))"),
+    (7, "deltanet.py", "return y, seen[:, T:].clone()",
+     "return y, seen[:, : width - 1].clone()"),
+    (7, "deltanet.py", "F.softplus(a + self.dt_bias.float())",
+     "F.softplus(a) + self.dt_bias.float()"),
+    (7, "deltanet.py", "return -self.A_log.float().exp() * speed",
+     "return -self.A_log.bfloat16().float().exp() * speed"),
+    (8, "chunk.py", "steps.cumsum(-2).exp().tril()", "steps.cumsum(-2).exp()"),
+    (8, "chunk.py", "left = kept[..., -1:, :]", "left = kept[..., :1, :]"),
+    (8, "chunk.py", "k_out = D[..., -1, :, None] * k", "k_out = k"),
+    (8, "chunk.py", "(k @ k.mT) * D).tril(-1)", "(k @ k.mT)).tril(-1)"),
+    (9, "layer.py", "return x + self.mlp(", "return h + self.mlp("),
+    (9, "model.py", "self.lm_head(self.norm(x[:, -logits_to_keep:]))",
+     "self.lm_head(x[:, -logits_to_keep:])"),
+    (9, "model.py", "if name not in weights:", "if False:"),
+]
+# fmt: on
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +83,7 @@ def copy(tmp_path_factory):
     ids=[f"{c}-{m}-{n}" for n, (c, m, *_) in enumerate(FAULTS)],
 )
 def test_a_fault_makes_its_chapter_fail(copy, chapter, module, right, faulty):
-    path = copy / module
+    path = copy / "qwen" / module
     text = path.read_text("utf-8")
     assert text.count(right) == 1, "the fault no longer fits the module"
     try:

@@ -52,8 +52,18 @@ place; the story of the book, Mia's key in the drawer, is one of those.
 
 ## How it was made
 
-`{command}`: {hours:.2f} hours on {threads} threads, Python {python}, \
+In two courses, the second on the weights of the first:
+
+1. `python -m qwen.tiny.train {start[command]} --out FIRST`, \
+{start[seconds]:,} s;
+2. `python -m qwen.tiny.train {command} --start FIRST`, {seconds:,} s;
+
+on {threads} threads of a shared machine, with Python {python}, \
 torch {torch}, tokenizers {tokenizers}.
+The first course was run by an earlier state of the code, which also let the
+embedding decay and summed the decays of a chunk in another order. The commands
+give other digits today, and have not been run again from the beginning.
+
 The corpus, the order of lessons and all settings are in `train.py` and
 `data.py`.
 
@@ -149,7 +159,6 @@ def main():
     text = CARD.format(
         **vars(model.config),
         **read_json(BUNDLED / "training.json"),
-        hours=read_json(BUNDLED / "training.json")["seconds"] / 3600,
         parameters=sum(p.numel() for p in model.parameters()),
         layers=len(kinds),
         linear=kinds.count("linear_attention"),
