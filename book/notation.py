@@ -51,9 +51,15 @@ MEMORY = [
     ("$z$", "gate of the gated norm", "$[B, T, H_v, d_v]$", "z", 7),
     ("", "the convolution's last inputs", "$[B, w-1, c]$", "window", 7),
     ("$D$", "decay from token $j$ to token $i$", "$[C, C]$", "D", 8),
-    ("$L$", "what a chunk's writes owe each other", "$[C, C]$", "L", 8),
-    ("$U$", "solved writes of a chunk", "$[C, d_v]$", "U", 8),
-    ("$W$", "solved reads of the table before it", "$[C, d_k]$", "W", 8),
+    ("$L$", "how much of write $j$ token $i$ finds again", "$[C, C]$", "L", 8),
+    ("$U$", "a chunk's writes, were its table empty", "$[C, d_v]$", "U", 8),
+    (
+        "$W$",
+        "what they owe the table: writes are $U - W S$",
+        "$[C, d_k]$",
+        "W",
+        8,
+    ),
     ("", "marks real tokens, not pads", "$[B, \\ge T]$", "mask", 5),
     ("", "what a layer keeps between calls", "", "state", 5),
 ]

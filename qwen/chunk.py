@@ -27,9 +27,9 @@ def decay_matrix(g):
 def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
     """`delta_rule` with the same arguments and results, in chunks.
 
-    Inside a chunk the writes U solve (I + L) U = beta (V - decayed K S),
-    where L is strictly lower triangular; only S passes from chunk to
-    chunk. Raises ValueError for a `chunk_size` below 1.
+    Inside a chunk the writes solve (I + L) writes = beta (V - decayed K S),
+    where L is strictly lower triangular: U - W S. Only S passes from chunk
+    to chunk. Raises ValueError for a `chunk_size` below 1.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}")
@@ -53,14 +53,14 @@ def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
     U, W = torch.linalg.solve_triangular(
         L, right, upper=False, unitriangular=True
     ).split([dv, dk], dim=-1)
-    A = (q @ k.mT) * D
+    scores = (q @ k.mT) * D
     q_in = kept * q
     k_out = D[..., -1, :, None] * k
     left = kept[..., -1:, :]
     reads = []
     for n in range(U.shape[2]):
         writes = U[:, :, n] - W[:, :, n] @ S
-        reads.append(q_in[:, :, n] @ S + A[:, :, n] @ writes)
+        reads.append(q_in[:, :, n] @ S + scores[:, :, n] @ writes)
         S = left[:, :, n] * S + k_out[:, :, n].mT @ writes
     out = torch.cat(reads, dim=2)[:, :, :T].transpose(1, 2)
     return out.to(dtype), S

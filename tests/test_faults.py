@@ -19,7 +19,7 @@ FAULTS = [
      "if False:\n                        con"),
     (1, "weights.py", "if KEEP_FP32.search(name) else dtype",
      "if 0 else dtype"),
-    (1, "tokenizer.py", "add_special_tokens=False", "add_special_tokens=True"),
+    (1, "tokenizer.py", "enable_thinking=think", "enable_thinking=not think"),
     (2, "embedding.py", "x = F.embedding(ids, self.weight)",
      "x = F.embedding(ids, self.weight.roll(1, 0))"),
     (2, "embedding.py", "return F.linear(x, self.weight.to(x.dtype))",
@@ -27,8 +27,9 @@ FAULTS = [
     (3, "norm.py", "mean(-1, keepdim=True) + eps", "mean(-1, keepdim=True)"),
     (3, "norm.py", "(1 + self.weight.float())", "self.weight.float()"),
     (3, "norm.py", "x * F.silu(z.float())", "x * z.float().sigmoid()"),
-    (3, "norm.py", "y.square().sum(-1, keepdim=True) + eps)",
-     "y.square().sum(-1, keepdim=True)).clamp(max=1 / eps"),
+    (3, "norm.py",
+     "y = y * torch.rsqrt(y.square().sum(-1, keepdim=True) + eps)",
+     "y = F.normalize(y, dim=-1, eps=eps)"),
     (3, "mlp.py", "F.silu(self.gate_proj(x))", "F.gelu(self.gate_proj(x))"),
     (4, "rope.py", "b * cos + a * sin", "b * cos - a * sin"),
     (4, "rope.py", "angle = positions.float()",
@@ -64,7 +65,7 @@ FAULTS = [
     (9, "layer.py", "return x + self.mlp(", "return h + self.mlp("),
     (9, "model.py", "self.lm_head(self.norm(x[:, -logits_to_keep:]))",
      "self.lm_head(x[:, -logits_to_keep:])"),
-    (9, "model.py", "if name not in weights:", "if False:"),
+    (9, "layer.py", "h = self.input_layernorm(x)", "h = x"),
 ]
 # fmt: on
 
