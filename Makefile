@@ -5,7 +5,7 @@
 # make execute  run every chapter and store its outputs
 # make blank CH=8   a copy of the book without chapter 8's code, to write again
 # make grade CH=8   let chapter 8's checks judge what was written there
-# make clean    remove the environment and everything built
+# make clean    remove the environment and the pages
 
 SHELL := bash
 PYTHON ?= python3
@@ -13,7 +13,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 
 CHAPTERS := $(sort $(wildcard book/*.ipynb))
-PAGES := index book/index book/references $(CHAPTERS:.ipynb=)
+PAGES := index book/index book/notation book/references $(CHAPTERS:.ipynb=)
 
 # The cores run different test files, so each test gets one thread. A file
 # stays on one worker (loadfile): a notebook is a file of cells in order.
@@ -53,10 +53,12 @@ execute: $(VENV)/book.stamp
 	$(RUN) book/execute.py
 
 blank: $(VENV)/book.stamp
-	$(RUN) book/blank.py $(CH)
+	@test -n "$(CH)" || { echo "Which chapter? make blank CH=8" >&2; exit 1; }
+	@$(RUN) book/blank.py $(CH)
 
 grade: $(VENV)/book.stamp
-	$(RUN) book/blank.py --grade $(CH)
+	@test -n "$(CH)" || { echo "Which chapter? make grade CH=8" >&2; exit 1; }
+	@$(RUN) book/blank.py --grade $(CH)
 
 clean:
 	rm -rf $(VENV) _build .pytest_cache .ruff_cache .hypothesis

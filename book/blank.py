@@ -88,6 +88,11 @@ def blank(chapter, folder, root=ROOT):
 def grade(chapter, folder):
     """Run a chapter on the modules of its copy; return the error, or ""."""
     notebook = find(chapter, folder)
+    for path in sorted((folder / "qwen").glob("*.py")):
+        try:
+            ast.parse(path.read_text("utf-8"))
+        except SyntaxError as error:
+            return f"{path}, line {error.lineno}: {error.msg}"
     sync(folder, write=True)
     try:
         execute(notebook)

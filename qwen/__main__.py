@@ -22,14 +22,15 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python -m qwen",
         description="Ask the model; without a prompt, chat with it.",
+        epilog="Without --model: $QWEN_MODEL, else the small model.",
     )
     add = parser.add_argument
-    add("prompt", nargs="?", help="the question; '-' reads standard input")
+    add("prompt", nargs="?", help="the question; '-' or a pipe: all of it")
     add("--model", help="a folder, or owner/name[@revision] on the hub")
-    add("--max-new-tokens", type=int, default=256)
+    add("--max-new-tokens", type=int, default=256, help="256 if not given")
     add("--temperature", type=float, default=0.0, help="0: always the same")
-    add("--top-p", type=float, default=1.0)
-    add("--seed", type=int)
+    add("--top-p", type=float, default=1.0, help="0 to 1; 1 keeps all")
+    add("--seed", type=int, help="the same seed, the same answer")
     add("--think", action="store_true", help="think first, on stderr")
     add("--device", help="cpu, cuda, cuda:1, ...")
     add("--dtype", choices=DTYPES, help="how weights are stored")

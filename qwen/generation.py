@@ -92,6 +92,7 @@ def generate(
         ("min_p", min_p, 0 <= min_p <= 1),
         ("repetition_penalty", repetition_penalty,
          0 < repetition_penalty < inf),
+        ("seed", seed, seed is None or 0 <= seed < 2**64),
     ):  # fmt: skip
         if not good:
             raise ValueError(f"{name} is {value}, which is out of range")

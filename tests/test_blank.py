@@ -91,6 +91,14 @@ def test_a_readers_work_is_never_overwritten(tmp_path):
         blank(NUMBERS[0], tmp_path / "mine")
 
 
+def test_a_slip_in_the_code_is_named_with_its_line(tmp_path):
+    folder = tmp_path / "copy"
+    modules = blank(NUMBERS[0], folder)
+    path = folder / next(iter(modules))
+    path.write_text("import torch\n\ndef load(name, 1):\n", "utf-8")
+    assert grade(NUMBERS[0], folder).startswith(f"{path}, line 3: ")
+
+
 def test_an_unknown_chapter_is_named():
     with pytest.raises(SystemExit, match="no chapter 99"):
         find(99)

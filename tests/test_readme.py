@@ -58,8 +58,9 @@ def test_the_tree_lists_every_file_once():
     for file in files():
         above = [leaf for leaf in leaves if leaf[-1] == "/"]
         shown.add(next((f for f in above if file.startswith(f)), file))
-    assert not shown - leaves, "these are not in the tree"
-    assert not leaves - shown, "these are gone from the checkout"
+    unlisted, gone = sorted(shown - leaves), sorted(leaves - shown)
+    assert unlisted == []
+    assert gone == []
 
 
 def test_the_tree_is_the_end():
