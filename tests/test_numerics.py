@@ -6,8 +6,9 @@ from math import exp, log1p
 import pytest
 import torch
 from oracle import oracle_rule
+from tiny_checkpoints import FULL, LINEAR
 from torch.nn import functional as F
-from toy import FULL, LINEAR, random_ids, toy_config, toy_model
+from toy import random_ids, toy_config, toy_model
 
 from qwen.attention import Attention, causal_mask
 from qwen.cache import AttentionState, DeltaState, State

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import FULL, LINEAR, cuts, random_ids, rope, shake, toy_dict
+from tiny_checkpoints import FULL, LINEAR
+from toy import cuts, random_ids, rope, shake, toy_dict
 from transformers.models.qwen3_5 import modeling_qwen3_5 as reference
 from transformers.models.qwen3_5.configuration_qwen3_5 import (
     Qwen3_5TextConfig,

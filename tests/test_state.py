@@ -11,9 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_checkpoints import FULL, LINEAR
 from toy import (
-    FULL,
-    LINEAR,
     VOCAB,
     cuts,
     random_ids,

@@ -10,35 +10,19 @@ happens to be near zero, and here such reads don't feed one another.
 """
 
 import torch
+from tiny_checkpoints import tiny_config
 
 from qwen.cache import AttentionState
 from qwen.config import Config
 from qwen.model import Model
 
-LINEAR, FULL = "linear_attention", "full_attention"
 VOCAB = 37
 
 
 def toy_dict(**changes):
     """A flat config as in `config.json`; layers lin, lin, lin, full."""
-    config = {
-        "model_type": "qwen3_5_text",
-        "vocab_size": VOCAB,
-        "hidden_size": 32,
-        "intermediate_size": 40,
-        "layer_types": [LINEAR, LINEAR, LINEAR, FULL],
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 4,
-        "linear_value_head_dim": 6,
-        "linear_conv_kernel_dim": 4,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": rope(0.5),
-        "tie_word_embeddings": False,
-    } | changes
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 40}
+    config = tiny_config(**sizes | {"tie_word_embeddings": False} | changes)
     config["num_hidden_layers"] = len(config["layer_types"])
     return config
 

@@ -25,8 +25,7 @@ def additive_rule(q, k, v, g, beta, S=None):
     Takes and returns what `delta_rule` does, in one piece of T x T.
     """
     dtype = v.dtype
-    prepared = prepare(q, k, v, g, beta, S)
-    *rows, S = prepared
+    *rows, S = prepare(q, k, v, g, beta, S)
     q, k, v, g, beta = (x.transpose(1, 2) for x in rows)
     kept = g.cumsum(-1).exp()[..., None]
     D, writes = decay_matrix(g), beta[..., None] * v

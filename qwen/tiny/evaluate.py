@@ -103,7 +103,6 @@ def by_distance(model, tokenizer, seed, stories, longest):
     """
     rows, idle = [], 0
     while True:
-        results = []
         rng = random.Random(f"distance {seed} {idle}")
         asked = []
         for _ in range(stories):
