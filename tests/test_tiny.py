@@ -10,6 +10,7 @@ import torch
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 
 from qwen import generate, load
+from qwen.deltanet import delta_rule
 from qwen.norm import l2norm
 from qwen.tiny import train as training
 from qwen.tiny.ablate import additive_rule
@@ -111,6 +112,52 @@ def test_training_text_is_what_the_template_writes(tiny, think):
 
 
 @pytest.mark.slow
+def test_the_spellings_of_a_word_begin_near_each_other(tiny):
+    _, tokenizer = tiny
+    table = training.new_model(0).embed_tokens.weight.detach()
+    same, other = ([t] for t in tokenizer.encode("Mia Mia"))
+    (else_,) = tokenizer.encode(" Tom")
+    assert same != other
+
+    def near(a, b):
+        return torch.cosine_similarity(table[a], table[b], dim=-1)
+
+    assert near(same, other) < 0.4
+    training.spell_alike(table, tokenizer)
+    assert near(same, other) > 0.7
+    assert near(other, [else_]) < 0.4
+
+
+def test_fresh_attention_reads_tokens_like_its_own():
+    model = training.new_model(0)
+    x = model.embed_tokens(torch.tensor([[300, 301, 302, 303, 301]]))
+    attention = model.layers[3].self_attn
+    q = attention.q_proj(x).unflatten(-1, (4, 2, 32))[..., 0, :]
+    k = attention.k_proj(x).unflatten(-1, (2, 32)).repeat_interleave(2, 2)
+    scores = torch.einsum("bthd,bshd->bhts", q, k)[0, :, 4]
+    assert (scores[:, [1]] > scores[:, [0, 2, 3]]).all()
+
+
+@pytest.mark.parametrize(("mimetic", "finds"), [(True, True), (False, False)])
+def test_a_fresh_query_finds_what_followed_a_token(mimetic, finds):
+    model = training.new_model(0, mimetic=mimetic)
+    torch.manual_seed(1)
+    ids = torch.randperm(1000)[:40]
+    ids[-1] = ids[20]  # and ids[21] is what followed it
+    seen = {}
+
+    def spy(q, k, v, g, beta, S=None):
+        out, S = delta_rule(q, k, v, g, beta, S)
+        seen.update(q=q, k=k)
+        return out, S
+
+    model.layers[0].linear_attn.rule = spy
+    model(ids[None])
+    q, k = seen["q"][0, -1, 0], seen["k"][0, :-1, 0]
+    near = torch.cosine_similarity(q[None], k, dim=-1)
+    assert (int(near.argmax()) == 21) == finds
+
+
 def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "BATCH", 4)
     monkeypatch.setattr(training, "TOKENS", 300)

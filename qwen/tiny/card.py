@@ -45,24 +45,19 @@ key heads of {head_dim} |
 
 Text that this project generates (`corpus.py`, `narrative.py`, `words.py`):
 stories of one to six facts with idle sentences between them, {kinds} kinds of
-questions, one to five questions a conversation, a thought before the answer in
+questions, two to six questions a conversation, a thought before the answer in
 about one of seven, stories to repeat, and plain tales. A fact is held back for
 testing, and never seen in training, by the combination of its name, object and
 place; the story of the book, Mia's key in the drawer, is one of those.
 
 ## How it was made
 
-In two courses, the second on the weights of the first:
+`python -m qwen.tiny.train {command}`, {seconds:,} s on {threads} thread of a
+shared machine, with Python {python}, torch {torch}, tokenizers {tokenizers}.
 
-1. `python -m qwen.tiny.train {start[command]} --out FIRST`, \
-{start[seconds]:,} s;
-2. `python -m qwen.tiny.train {command} --start FIRST`, {seconds:,} s;
-
-on {threads} threads of a shared machine, with Python {python}, \
-torch {torch}, tokenizers {tokenizers}.
-The first course was run by an earlier state of the code, which also let the
-embedding decay and summed the decays of a chunk in another order. The commands
-give other digits today, and have not been run again from the beginning.
+The queries and keys of the fresh weights are alike, so that every layer begins
+as a search for equal tokens ("mimetic" weights, Trockman et al. 2024,
+arXiv:2410.11135).
 
 The corpus, the order of lessons and all settings are in `train.py` and
 `data.py`.
@@ -77,6 +72,8 @@ Recall over a distance: two facts, then idle sentences, then the question.
 Training saw up to about {trained} tokens.
 
 {far}
+
+{ablation}## Speed
 
 Loading took {loading:.2f} s and the first token {first:.2f} s on {machine}
 with two threads.
@@ -99,6 +96,17 @@ real text.
 
 The weights are MIT like the code; the corpus is generated and free of other
 licences.
+"""
+
+
+ABLATION = """\
+## What the parts are worth
+
+The same training, {steps} steps long, with some part taken away
+(`python -m qwen.tiny.ablate`); right answers on the stories of seed 12345:
+
+{rows}
+
 """
 
 
@@ -126,6 +134,19 @@ def scores(model, tokenizer, seeds, stories):
             asked = " + ".join(str(g[name][1]) for g in groups)
             rows.append([label.replace("1 facts", "1 fact"), *cells, asked])
     return table(head, rows)
+
+
+def ablation():
+    """What `qwen.tiny.ablate` printed, where it was kept."""
+    if not (BUNDLED / "ablation.json").exists():
+        return ""
+    figures = read_json(BUNDLED / "ablation.json")
+    rows = [
+        [name, *(f"{share:.1f} %" for share in shares.values())]
+        for name, shares in figures["right"].items()
+    ]
+    head = ["", "all", "1 fact", *(f"{n} facts" for n in range(2, 7))]
+    return ABLATION.format(steps=figures["steps"], rows=table(head, rows))
 
 
 def tales(model, tokenizer, count=20):
@@ -168,6 +189,7 @@ def main():
         kinds=len(KINDS),
         scores=results,
         trained=TRAINED,
+        ablation=ablation(),
         far=table(
             ["tokens", "right", "asked"],
             [[t, f"{percent(r, n):.1f} %", n] for t, r, n in far],

@@ -22,8 +22,8 @@ TAGS = ("<think>", "</think>")
 # an answer token counts ten times as much as a token of its story, or the
 # model learns the stories' grammar and no recall
 STORY_WEIGHT, TALE_WEIGHT = 0.1, 0.3
-# the kinds whose answer is a thing
-THINGS = ("what_in", "what_has")
+# the kinds whose answer is a thing or a person
+MANY = ("what_in", "what_has", "who_put", "who_gave", "who_has", "given")
 # the family's rule for cutting text into words before BPE
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -66,14 +66,15 @@ def draw_rows(tokenizer, seed, block, lesson, count):
     """`count` rows of training text, shortest first; one in eight a tale.
 
     A row is (ids, weight of each id as a target). `lesson` is (most
-    facts, share of stories to repeat, share of questions for a thing).
+    facts, share of stories to repeat, share of questions for one of MANY).
     The same seed and block give the same rows.
     """
     rng = random.Random(f"{seed}/{block}")
-    most_facts, echoes, things = lesson
+    most_facts, echoes, many = lesson
     rows = []
     for n in range(count):
-        facts = rng.randint(1, most_facts)
+        # of two numbers the larger: many facts are harder to learn than few
+        facts = max(rng.randint(1, most_facts), rng.randint(1, most_facts))
         # the first lesson is one fact and nothing else
         idle = 0 if most_facts == 1 else None
         if n % 8 == 7:
@@ -83,8 +84,8 @@ def draw_rows(tokenizer, seed, block, lesson, count):
         if rng.random() < echoes:
             example = make_echo(rng, facts, distractors=idle)
         else:
-            kind = rng.choice(THINGS) if rng.random() < things else None
-            turns = rng.randint(1, 5)
+            kind = rng.choice(MANY) if rng.random() < many else None
+            turns = rng.randint(2, 6)
             example = make_example(
                 rng, facts, kind=kind, turns=turns, distractors=idle
             )
