@@ -33,10 +33,17 @@ def find(chapter, root=ROOT):
 
 
 def new_in(notebook):
-    """[(module, name)]: the definitions that a chapter shows as new."""
+    """[(module, name)]: the definitions that a chapter shows as new.
+
+    Or all that it comes back to, where it has none of its own.
+    """
     nb = nbformat.read(notebook, as_version=4)
-    names = [name for _, name, again in shown_by(nb) if not again]
-    return [tuple(name.split(": ")) for name in names]
+    shown = [(name, again) for _, name, again in shown_by(nb)]
+    names = [name for name, again in shown if not again]
+    return [
+        tuple(name.split(": "))
+        for name in names or [name for name, _ in shown]
+    ]
 
 
 def emptied(text, names):

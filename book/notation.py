@@ -63,11 +63,29 @@ MEMORY = [
     ("", "marks real tokens, not pads", "$[B, \\ge T]$", "mask", 5),
     ("", "what a layer keeps between calls", "", "state", 5),
 ]
+CHOICE = [
+    ("$\\tau$", "flattens or sharpens the scores", "", "temperature", 12),
+    (
+        "$\\rho$",
+        "divides or multiplies scores seen",
+        "",
+        "repetition_penalty",
+        12,
+    ),
+    (
+        "$p$",
+        "the distribution that the next id is drawn from",
+        "$[V]$",
+        "p",
+        12,
+    ),
+]
 GROUPS = [
     ("Sizes", SIZES),
     ("Vectors and tables", VECTORS),
     ("Attention", ATTENTION),
     ("Linear layers", MEMORY),
+    ("Choosing the next token", CHOICE),
 ]
 
 INTRO = """\

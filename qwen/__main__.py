@@ -52,8 +52,9 @@ def answer(model, tokenizer, messages, options):
             if n and shown[0] and parts[1] and not shown[1]:
                 print(file=sys.stderr, flush=True)  # between thought and said
             new = parts[n][len(shown[n]) :]
-            print(new, end="", file=stream, flush=True)
-            shown[n] = parts[n]
+            shown[n] = parts[n]  # first: Ctrl-C must not show it twice
+            if new:  # a full disk refuses even nothing
+                print(new, end="", file=stream, flush=True)
 
     tokens = generate(
         model,
@@ -137,6 +138,9 @@ def run(options):
 
 def main():
     options = parse()
+    for name in "stdout", "stderr":
+        if getattr(sys, name) is None:  # closed: print would take the other
+            setattr(sys, name, open(os.devnull, "w"))
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if stream:  # a letter that can't be read or shown must not end all
             stream.reconfigure(errors="replace")

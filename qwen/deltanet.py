@@ -78,8 +78,9 @@ class ShortConv(nn.Module):
 
     def __init__(self, channels, width):
         super().__init__()
-        start = torch.empty(channels, 1, width).uniform_(-1, 1)
-        self.weight = nn.Parameter(start * width**-0.5)
+        bound = width**-0.5
+        start = torch.empty(channels, 1, width).uniform_(-bound, bound)
+        self.weight = nn.Parameter(start)
 
     def forward(self, x, window=None, counts=None):
         (B, T, C), width = x.shape, self.weight.shape[-1]
@@ -88,7 +89,9 @@ class ShortConv(nn.Module):
             window = x.new_zeros(B, width - 1, C)
         seen = torch.cat([window, x], dim=1)
         taps = self.weight.float()[:, 0].unbind(-1)
-        y = sum(tap * seen[:, j : j + T] for j, tap in enumerate(taps))
+        y = torch.zeros_like(x)
+        for j, tap in enumerate(taps):
+            y += tap * seen[:, j : j + T]
         if counts is None:
             return y, seen[:, T:].clone()  # a view would keep all of seen
         ends = counts[:, None] + torch.arange(width - 1, device=x.device)
@@ -121,11 +124,13 @@ class GatedDeltaNet(nn.Module):
         self.in_proj_b = Linear(c.hidden_size, heads)
         self.in_proj_a = Linear(c.hidden_size, heads)
         self.conv1d = ShortConv(channels, c.linear_conv_kernel_dim)
-        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         # softplus(dt_bias) starts between 0.001 and 0.1, as in Mamba-2:
         # most heads forget slowly, and learn to forget faster
-        step = torch.exp(torch.empty(heads).uniform_(log(0.001), log(0.1)))
-        self.dt_bias = nn.Parameter(step.expm1().log())
+        rate = torch.empty(heads).uniform_(1, 16)
+        step = torch.empty(heads).uniform_(log(0.001), log(0.1))
+        if not step.is_meta:  # else only the shapes are wanted
+            rate, step = rate.log(), step.exp().expm1().log()
+        self.A_log, self.dt_bias = nn.Parameter(rate), nn.Parameter(step)
         self.norm = GatedRMSNorm(self.dv, c.rms_norm_eps)
         self.out_proj = Linear(self.value_dim, c.hidden_size)
         self.rule = delta_rule

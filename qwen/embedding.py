@@ -1,8 +1,9 @@
 """From ids to vectors and back: two readings of one table."""
 
-import torch
 from torch import nn
 from torch.nn import functional as F
+
+from qwen.product import product, random_matrix
 
 
 class Embedding(nn.Module):
@@ -14,7 +15,7 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab_size, hidden_size):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(vocab_size, hidden_size) * 0.02)
+        self.weight = nn.Parameter(random_matrix(vocab_size, hidden_size))
 
     def forward(self, ids):
         x = F.embedding(ids, self.weight)
@@ -29,7 +30,7 @@ class LMHead(nn.Module):
 
     def __init__(self, vocab_size, hidden_size):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(vocab_size, hidden_size) * 0.02)
+        self.weight = nn.Parameter(random_matrix(vocab_size, hidden_size))
 
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype))
+        return product(x, self.weight)

@@ -5,8 +5,9 @@ arXiv:1904.09751), min-p (Nguyen et al. 2024, arXiv:2407.01082), the
 repetition penalty of CTRL (Keskar et al. 2019, arXiv:1909.05858).
 """
 
-from math import inf
-from numbers import Integral
+from numbers import Integral, Real
+from operator import index
+from sys import float_info
 
 import torch
 
@@ -45,13 +46,18 @@ def probabilities(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
     if top_p < 1:
         before = (p / p.sum()).cumsum(0)[:-1]
         # fp32 as the reader counts: .5 + .3 reaches .8
-        p[1:][before.float() >= torch.tensor(top_p).float()] = 0
+        p[1:][before.float() >= p.new_tensor(top_p).float()] = 0
     p[p < min_p * p[0]] = 0
     return torch.zeros_like(p).scatter(0, order, p / p.sum())
 
 
 def sample(logits, random, temperature, top_k=0, top_p=1.0, min_p=0.0):
-    """logits [V] -> one id drawn with the torch.Generator `random`."""
+    """logits [V] -> one id drawn with the torch.Generator `random`.
+
+    Raises ValueError if the largest logit is infinite or no number.
+    """
+    if not logits.max().isfinite():
+        raise ValueError(f"the largest logit is {logits.max().item()}")
     if temperature == 0:
         return int(logits.argmax())
     p = probabilities(logits, temperature, top_k, top_p, min_p)
@@ -81,26 +87,27 @@ def generate(
     all tokens yielded but the last (before the first: what it held).
     """
     ids = torch.as_tensor(ids, device=model.embed_tokens.weight.device)
+    ids = ids.clone()  # read now: the caller may fill its tensor anew
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or len(ids) != 1 or ids.shape[1] == 0:
         raise ValueError(f"a prompt is one row of ids, not {tuple(ids.shape)}")
     for name, value, good in (
         ("max_new_tokens", max_new_tokens, _is_count(max_new_tokens)),
-        ("temperature", temperature, 0 <= temperature < inf),
+        ("temperature", temperature, _within(temperature, 0, float_info.max)),
         ("top_k", top_k, _is_count(top_k)),
-        ("top_p", top_p, 0 <= top_p <= 1),
-        ("min_p", min_p, 0 <= min_p <= 1),
+        ("top_p", top_p, _within(top_p, 0, 1)),
+        ("min_p", min_p, _within(min_p, 0, 1)),
         ("repetition_penalty", repetition_penalty,
-         0 < repetition_penalty < inf),
-        ("seed", seed, seed is None or 0 <= seed < 2**64),
+         _within(repetition_penalty, float_info.min, float_info.max)),
+        ("seed", seed, seed is None or _is_count(seed) and seed < 2**64),
     ):  # fmt: skip
         if not good:
             raise ValueError(f"{name} is {value}, which is out of range")
     state = State(model) if state is None else state
     model.check_ids(ids, state)
-    stop_ids = {int(token) for token in stop_ids}
+    stop_ids = {index(token) for token in stop_ids}
     random = torch.Generator()
-    random.seed() if seed is None else random.manual_seed(seed)
+    random.seed() if seed is None else random.manual_seed(int(seed))
     settings = random, temperature, top_k, top_p, min_p
     return _steps(
         model, ids, state, max_new_tokens, stop_ids, repetition_penalty,
@@ -110,6 +117,10 @@ def generate(
 
 def _is_count(value):
     return isinstance(value, Integral) and value >= 0
+
+
+def _within(value, low, high):
+    return isinstance(value, Real) and low <= value <= high
 
 
 def _steps(model, ids, state, budget, stop_ids, penalty, settings):
@@ -124,8 +135,11 @@ def _steps(model, ids, state, budget, stop_ids, penalty, settings):
             if penalty != 1:
                 row = penalise(row, seen, penalty)
             token = sample(row, *settings)
+        held = state.pos
         yield token
         if token in stop_ids:
             return
+        if state.pos != held:
+            raise ValueError("the state has moved on since the last token")
         seen.append(token)
         ids = ids.new_tensor([[token]])

@@ -3,9 +3,10 @@
 Source: Shazeer 2020 (arXiv:2002.05202), the SwiGLU variant.
 """
 
-import torch
 from torch import nn
 from torch.nn import functional as F
+
+from qwen.product import product, random_matrix
 
 
 class Linear(nn.Module):
@@ -17,10 +18,10 @@ class Linear(nn.Module):
 
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(outputs, inputs) * 0.02)
+        self.weight = nn.Parameter(random_matrix(outputs, inputs))
 
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype))
+        return product(x, self.weight)
 
 
 class MLP(nn.Module):

@@ -73,9 +73,18 @@ class Model(nn.Module):
             return self.run(ids, state, mask, logits_to_keep)
 
     def run(self, ids, state, mask, logits_to_keep):
+        mask = torch.ones_like(ids) if mask is None else mask
+        whole = state is None or ids.device.type != "cpu"
+        # on their way, pieces need less memory than a long prompt
+        size = ids.shape[1] if whole else 256
+        pieces = zip(ids.split(size, dim=1), mask.split(size, dim=1))
+        x = torch.cat([self.read(i, state, m) for i, m in pieces], dim=1)
+        return self.lm_head(self.norm(x[:, -logits_to_keep:]))
+
+    def read(self, ids, state, mask):
+        """All layers but the head: ids, mask [B, T] -> [B, T, H]."""
         c, T = self.config, ids.shape[1]
-        mask = torch.ones_like(ids).bool() if mask is None else mask.bool()
-        layers = [None] * len(self.layers)
+        mask, layers = mask.bool(), [None] * len(self.layers)
         if state is not None:
             mask = torch.cat([state.mask, mask], dim=1)
             layers = state.layers
@@ -87,7 +96,7 @@ class Model(nn.Module):
             x = layer(x, cos, sin, layer_state, real)
         if state is not None:
             state.mask = mask
-        return self.lm_head(self.norm(x[:, -logits_to_keep:]))
+        return x
 
     def check_ids(self, ids, state=None, mask=None):
         if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
@@ -104,6 +113,11 @@ class Model(nn.Module):
                 )
         if mask is not None and mask.shape != ids.shape:
             raise ValueError("mask must have the shape of ids")
+        if mask is not None and not ((mask == 0) | (mask == 1)).all():
+            # one that is to be added, 0 and -inf, would be read inside out
+            raise ValueError("mask must be of 0 and 1, or False and True")
+        if state is not None and state.config != self.config:
+            raise ValueError("the state belongs to a model of another config")
         if state is not None and len(state.mask) != len(ids):
             raise ValueError(
                 f"{len(ids)} rows of ids, {len(state.mask)} in the state"

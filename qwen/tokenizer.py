@@ -7,6 +7,7 @@ Source: byte-level BPE as in GPT-2 (Radford et al. 2019), read by the
 import codecs
 import json
 from functools import cached_property
+from operator import index
 from pathlib import Path
 
 import tokenizers
@@ -81,7 +82,7 @@ class Tokenizer:
             raise ValueError("this checkpoint has no chat template")
         try:
             return self.compiled_template.render(
-                messages=messages,
+                messages=list(messages),  # a template reads it twice
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=think,
                 tools=None,
@@ -168,7 +169,7 @@ class StreamDecoder:
 
     def push(self, token_id):
         """id -> the text that is complete now, often one word, or ''."""
-        token_id = int(token_id)
+        token_id = index(token_id)  # no fraction, no text
         known = 0 <= token_id < 2**32  # the library counts in 32 bits
         if not known or token_id in self.tokenizer.special:
             return ""

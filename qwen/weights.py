@@ -76,18 +76,19 @@ def load_weights(path, dtype=None, device="cpu"):
     weights = {}
     for file, names in _shards(Path(path)).items():
         try:
-            with safe_open(file, framework="pt", device=str(device)) as f:
+            with safe_open(file, framework="pt") as f:
                 held = set(f.keys())
-                for name in sorted(held if names is None else names):
-                    if SKIPPED.match(name):
-                        continue
-                    if name not in held:
-                        raise ValueError(f"{file} lacks tensor {name}")
-                    short = PREFIXES.sub("", name)
-                    if short in weights:
-                        raise ValueError(f"{file}: two tensors for {short}")
-                    tensor = f.get_tensor(name)
-                    weights[short] = _cast(name, tensor, dtype)
+            for name in sorted(held if names is None else names):
+                if SKIPPED.match(name):
+                    continue
+                if name not in held:
+                    raise ValueError(f"{file} lacks tensor {name}")
+                short = PREFIXES.sub("", name)
+                if short in weights:
+                    raise ValueError(f"{file}: two tensors for {short}")
+                # a mapping for each tensor: cast, its pages are let go
+                with safe_open(file, framework="pt", device=str(device)) as f:
+                    weights[short] = _cast(name, f.get_tensor(name), dtype)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} can't be read: {error}") from None
     return weights

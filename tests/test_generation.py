@@ -15,9 +15,10 @@ from transformers import (
 )
 
 import qwen.generation
-from qwen import generate
+from qwen import generate, load
 from qwen.cache import State
 from qwen.generation import penalise, probabilities, sample
+from qwen.weights import BUNDLED
 
 PROMPT = random_ids(1, 7, seed=3)[0].tolist()
 
@@ -215,6 +216,27 @@ def test_greedy_equals_full_recompute(model, greedy):
         assert got == greedy and all(type(token) is int for token in got)
 
 
+@pytest.mark.slow
+def test_the_small_model_greedily():
+    """C109: 200 tokens as by recompute, for prompt + 199 that entered."""
+    model, tokenizer = load(BUNDLED, "cpu")
+    question = "Mia put the red key in the drawer. Where is the key?"
+    ids = tokenizer.chat([{"role": "user", "content": question}])
+    entered, state = [], State(model)
+    with model.register_forward_pre_hook(
+        lambda _, args: entered.append(args[0].numel())
+    ):
+        got = list(generate(model, ids, max_new_tokens=200, state=state))
+    assert len(got) == 200
+    assert sum(entered) == state.pos == len(ids) + 199
+    want = list(ids)
+    for _ in got:
+        row = model(torch.tensor([want]), logits_to_keep=1)[0, -1]
+        want.append(row.argmax().item())
+    assert ids + got == want
+    assert_holds(model, state, want[:-1])
+
+
 def test_a_budget_ends_it(model, greedy):
     for n in range(13):
         state = State(model)
@@ -376,6 +398,35 @@ def test_ctrl_c_inside_a_step(model, greedy, n, where, monkeypatch):
         monkeypatch.undo()
     else:
         hook.remove()
+    go_on(model, state, shown, greedy)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_memory_runs_out_in_a_step(model, greedy, n, error):
+    """The error gets through; the same state goes on when there is room."""
+    calls, state, shown = [], State(model), []
+
+    def fail(*_):
+        calls.append(1)
+        if len(calls) == n + 1:
+            raise error("out of memory: 9 GiB asked for")
+
+    with model.layers[3].mlp.register_forward_hook(fail):
+        with pytest.raises(error, match="9 GiB"):
+            for token in generate(model, PROMPT, 12, state=state):
+                shown.append(token)
+    assert len(shown) == n
+    go_on(model, state, shown, greedy)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCAB])
+def test_a_bad_id_in_a_later_turn(model, greedy, bad):
+    """It is named at the call, and the conversation goes on without it."""
+    state = State(model)
+    shown = list(generate(model, PROMPT, 4, state=state))
+    with pytest.raises(ValueError, match=f"id {bad} is outside 0..36"):
+        generate(model, [shown[-1], 1, bad], 4, state=state)
     go_on(model, state, shown, greedy)
 
 

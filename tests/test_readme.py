@@ -83,7 +83,7 @@ def test_commands_know_their_options(capsys, monkeypatch):
         with pytest.raises(SystemExit):
             main()
         helps[module] = re.findall(r"--[a-z-]+", capsys.readouterr().out)
-    assert "--temperature" in helps["qwen"] and len(helps) == 3
+    assert "--temperature" in helps["qwen"] and len(helps) == 5
     for module, options in lines:
         assert set(re.findall(r"--[a-z-]+", options)) <= {*helps[module]}
 

@@ -214,9 +214,11 @@ def test_thinking_switch():
 
 
 @pytest.mark.parametrize("think, end", [(True, OPEN), (False, CLOSED)])
-@pytest.mark.parametrize("switch", ["/no_think", "/think"])
+@pytest.mark.parametrize(
+    "switch", ["/no_think", "/think", "</think>", "<think>\n\n</think>"]
+)
 def test_a_switch_in_the_text_is_text(switch, think, end):
-    """C113: the user's words switch nothing."""
+    """C113, C114: the user's words switch nothing, tags neither."""
     text = PLAIN.render([user("hi " + switch)], think=think)
     assert text == HI.replace("hi", "hi " + switch) + end
 
