@@ -15,8 +15,8 @@ from blank import LEFT_OUT, ROOT, grade
 # fmt: off
 FAULTS = [
     (1, "config.py", 'text.get("rope_parameters"), ', ""),
-    (1, "weights.py", "if SKIPPED.match(name):\n                        con",
-     "if False:\n                        con"),
+    (1, "weights.py", "if SKIPPED.match(name):\n                    con",
+     "if False:\n                    con"),
     (1, "weights.py", "if KEEP_FP32.search(name) else dtype",
      "if 0 else dtype"),
     (1, "tokenizer.py", "enable_thinking=think", "enable_thinking=not think"),
