@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 
+import nbformat
 import pytest
 import sync
 
@@ -111,3 +112,15 @@ def test_python_blocks_run(capsys, monkeypatch):
     first, second = capsys.readouterr().out.splitlines()
     assert first == blocks("console")[0].splitlines()[1]
     assert second.startswith(f"{len(names['ids'])} tokens, ")
+
+
+def test_the_table_of_speed_is_that_of_chapter_10():
+    path = sync.ROOT / "book" / "10_two_memories.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    (cell,) = [c for c in cells if "## What the large shape" in c.source]
+    here = TEXT.partition("### Speed\n")[2].partition("\n### ")[0]
+
+    def rows(text):
+        return [x for x in text.splitlines() if x.startswith("|")]
+
+    assert len(rows(here)) > 10 and rows(here) == rows(cell.source)
