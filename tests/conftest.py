@@ -1,4 +1,4 @@
-"""What all tests share: a line of progress per notebook."""
+"""What all tests share: a line of progress per notebook, fixtures."""
 
 import pytest
 
@@ -45,3 +45,20 @@ def pytest_configure(config):
     # Workers have no terminal to print on.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(NotebookProgress(config))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model with random weights."""
+    from toy import toy_model  # torch, which not every run needs
+
+    return toy_model()
+
+
+@pytest.fixture(scope="module")
+def memory_is_dirty():
+    """Fresh memory is full of sevens, for a module that asks for it."""
+    from toy import dirty_memory
+
+    with dirty_memory():
+        yield

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tiny_checkpoints import FULL, LINEAR
 from toy import (
     VOCAB,
-    dirty_memory,
     random_ids,
     row_state,
     state_error,
@@ -24,16 +23,7 @@ from toy import (
 
 from qwen.cache import AttentionState, State
 
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_is_dirty():
-    with dirty_memory():
-        yield
-
-
-@pytest.fixture(scope="module")
-def model():
-    return toy_model()
+pytestmark = pytest.mark.usefixtures("memory_is_dirty")
 
 
 def feed(model, state, rows):

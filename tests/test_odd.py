@@ -19,11 +19,6 @@ LINEAR, FULL = "linear_attention", "full_attention"
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def model():
-    return toy_model()
-
-
 @pytest.fixture
 def default_dtype():
     """Set torch's default type for one test."""

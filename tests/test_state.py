@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tiny_checkpoints import FULL, LINEAR
 from toy import (
     VOCAB,
-    dirty_memory,
     random_ids,
     row_state,
     state_error,
@@ -27,16 +26,7 @@ import qwen.cache
 import qwen.model
 from qwen.cache import AttentionState, State
 
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_is_dirty():
-    with dirty_memory():
-        yield
-
-
-@pytest.fixture(scope="module")
-def model():
-    return toy_model()
+pytestmark = pytest.mark.usefixtures("memory_is_dirty")
 
 
 def run(model, ids, mask, parts, state=None):
