@@ -17,6 +17,7 @@ from qwen.tiny.ablate import additive_rule
 from qwen.tiny.corpus import make_example
 from qwen.tiny.data import encode_pieces, train_tokenizer, transcript
 from qwen.tiny.evaluate import ask, questions, right_answers
+from qwen.tiny.fresh import new_model, spell_alike
 from qwen.weights import BUNDLED
 
 STORY = "Mia put the red key in the drawer."
@@ -114,7 +115,7 @@ def test_training_text_is_what_the_template_writes(tiny, think):
 @pytest.mark.slow
 def test_the_spellings_of_a_word_begin_near_each_other(tiny):
     _, tokenizer = tiny
-    table = training.new_model(0).embed_tokens.weight.detach()
+    table = new_model(0).embed_tokens.weight.detach()
     same, other = ([t] for t in tokenizer.encode("Mia Mia"))
     (else_,) = tokenizer.encode(" Tom")
     assert same != other
@@ -123,13 +124,13 @@ def test_the_spellings_of_a_word_begin_near_each_other(tiny):
         return torch.cosine_similarity(table[a], table[b], dim=-1)
 
     assert near(same, other) < 0.4
-    training.spell_alike(table, tokenizer)
+    spell_alike(table, tokenizer)
     assert near(same, other) > 0.7
     assert near(other, [else_]) < 0.4
 
 
 def test_fresh_attention_reads_tokens_like_its_own():
-    model = training.new_model(0)
+    model = new_model(0)
     x = model.embed_tokens(torch.tensor([[300, 301, 302, 303, 301]]))
     attention = model.layers[3].self_attn
     q = attention.q_proj(x).unflatten(-1, (4, 2, 32))[..., 0, :]
@@ -140,7 +141,7 @@ def test_fresh_attention_reads_tokens_like_its_own():
 
 @pytest.mark.parametrize(("mimetic", "finds"), [(True, True), (False, False)])
 def test_a_fresh_query_finds_what_followed_a_token(mimetic, finds):
-    model = training.new_model(0, mimetic=mimetic)
+    model = new_model(0, mimetic=mimetic)
     torch.manual_seed(1)
     ids = torch.randperm(1000)[:40]
     ids[-1] = ids[20]  # and ids[21] is what followed it

@@ -18,7 +18,8 @@ import torch
 from qwen.chunk import decay_matrix
 from qwen.deltanet import prepare
 from qwen.tiny.evaluate import ask, percent, print_shares, shares
-from qwen.tiny.train import CONFIG, FULL, LINEAR, RULE, train
+from qwen.tiny.fresh import CONFIG, FULL, LINEAR
+from qwen.tiny.train import RULE, train
 
 
 def additive_rule(q, k, v, g, beta, S=None):

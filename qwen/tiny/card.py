@@ -59,8 +59,8 @@ The queries and keys of the fresh weights are alike, so that every layer begins
 as a search for equal tokens ("mimetic" weights, Trockman et al. 2024,
 arXiv:2410.11135).
 
-The corpus, the order of lessons and all settings are in `train.py` and
-`data.py`.
+The corpus, the order of lessons and all settings are in `train.py`,
+`fresh.py` and `data.py`.
 
 ## How good it is
 
