@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from kernels.inverse import multiply, unit_lower_inverse
+from kernels.recurrent import own_part
 
 
 @triton.jit
@@ -136,17 +137,10 @@ def chunk_state_kernel(
     and first chunk of each sequence; the rest is as in
     `chunk_local_kernel` and `recurrent_kernel`.
     """
-    columns = tl.cdiv(dv, BV)
-    program = tl.program_id(0)
-    head = program // columns % Hv
-    n = (program // columns // Hv).to(tl.int64)
-    row = tl.load(sequences + n * 4).to(tl.int64)
-    first = tl.load(sequences + n * 4 + 1).to(tl.int64)
-    length = tl.load(sequences + n * 4 + 2)
+    n, row, first, length, head, e = own_part(sequences, Hv, dv, BV)
     chunk = tl.load(sequences + n * 4 + 3).to(tl.int64)
 
     i, d = tl.arange(0, C), tl.arange(0, BK)
-    e = program % columns * BV + tl.arange(0, BV)
     d_ok, e_ok = d < dk, e < dv
     table = (n * Hv + head) * dk * dv + d[:, None] * dv + e[None, :]
     table_ok = d_ok[:, None] & e_ok[None, :]

@@ -23,6 +23,22 @@ def unit_factor(x, axis: tl.constexpr):
     return tl.rsqrt(tl.sum(x * x, axis=axis) + 1e-6)
 
 
+@triton.jit
+def own_part(sequences, Hv, dv, BV: tl.constexpr):
+    """What this program works on, of a grid of N x Hv x blocks of columns.
+
+    Returns n, the sequence; its row, first token and length; the value head;
+    and e [BV], the columns. Programs that share a table are neighbours.
+    """
+    program, blocks = tl.program_id(0), tl.cdiv(dv, BV)
+    head, n = program // blocks % Hv, (program // blocks // Hv).to(tl.int64)
+    row = tl.load(sequences + n * 4).to(tl.int64)
+    first = tl.load(sequences + n * 4 + 1).to(tl.int64)
+    length = tl.load(sequences + n * 4 + 2)
+    e = program % blocks * BV + tl.arange(0, BV)
+    return n, row, first, length, head, e
+
+
 @triton.jit(do_not_specialize=["g_row", "beta_row", "out_row"])
 def recurrent_kernel(
     q, k, v, g, beta, out,
@@ -42,16 +58,9 @@ def recurrent_kernel(
     dk. Strides that follow T are not specialised: one compilation serves
     every T.
     """
-    columns = tl.cdiv(dv, BV)
-    program = tl.program_id(0)
-    head = program // columns % Hv
-    n = (program // columns // Hv).to(tl.int64)
-    row = tl.load(sequences + n * 4).to(tl.int64)
-    first = tl.load(sequences + n * 4 + 1).to(tl.int64)
-    length = tl.load(sequences + n * 4 + 2)
+    n, row, first, length, head, e = own_part(sequences, Hv, dv, BV)
 
     d = tl.arange(0, BK)
-    e = program % columns * BV + tl.arange(0, BV)
     d_ok, e_ok = d < dk, e < dv
     tile = d[:, None] * dv + e[None, :]
     tile_ok = d_ok[:, None] & e_ok[None, :]
