@@ -95,7 +95,8 @@ def blank(chapter, folder, root=ROOT):
 def grade(chapter, folder):
     """Run a chapter on the modules of its copy; return the error, or ""."""
     notebook = find(chapter, folder)
-    for path in sorted((folder / "qwen").glob("*.py")):
+    modules = [*folder.glob("qwen/*.py"), *folder.glob("kernels/*.py")]
+    for path in sorted(modules):
         try:
             ast.parse(path.read_text("utf-8"))
         except SyntaxError as error:

@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXEMPT = {
     "qwen/__main__.py",
     "qwen/bench.py",
+    "qwen/bench_models.py",
+    "qwen/bench_times.py",
     "kernels/aot.py",
     "kernels/bench.py",
 }

@@ -11,7 +11,7 @@ import shutil
 import pytest
 from blank import LEFT_OUT, ROOT, grade
 
-# (chapter, module of qwen/, right text, faulty text)
+# (chapter, module of qwen/ or of kernels/, right text, faulty text)
 # fmt: off
 FAULTS = [
     (1, "config.py", 'text.get("rope_parameters"), ', ""),
@@ -91,6 +91,24 @@ FAULTS = [
      "if stop_ids & {token, *seen}:"),
     (12, "tokenizer.py", "range(len(close) - 1, 0, -1)",
      "range(len(close) - 1, 1, -1)"),
+    (16, "recurrent.py",
+     "predicted = tl.sum(key[:, None] * S, axis=0) * k_size",
+     "predicted = tl.sum(key[:, None] * S, axis=0)"),
+    (16, "recurrent.py", "key_head = head // (Hv // Hk)",
+     "key_head = head % Hk"),
+    (16, "rule.py", "return reason is None and", "return True and"),
+    (16, "launch.py",
+     "return x if x[0, 0].is_contiguous() else x.contiguous()",
+     "return x"),
+    (17, "chunk.py",
+     "(high[:, None] - high[None, :]) + (low[:, None] - low[None, :])",
+     "high[:, None] - high[None, :]"),
+    (17, "inverse.py", "return paste(A, tl.zeros_like(A), -below, B, SIZE)",
+     "return paste(A, tl.zeros_like(A), below, B, SIZE)"),
+    (17, "chunk.py", "writes = (writes * (k_size * to_end)[:, None]).to(DOT)",
+     "writes = (writes * k_size[:, None]).to(DOT)"),
+    (17, "model.py", "            layer.rule = layer.rule_before",
+     "            pass"),
 ]
 # fmt: on
 
@@ -109,7 +127,7 @@ def copy(tmp_path_factory):
     ids=[f"{c}-{m}-{n}" for n, (c, m, *_) in enumerate(FAULTS)],
 )
 def test_a_fault_makes_its_chapter_fail(copy, chapter, module, right, faulty):
-    path = copy / "qwen" / module
+    path = copy / ("kernels" if chapter > 15 else "qwen") / module
     text = path.read_text("utf-8")
     assert text.count(right) == 1, "the fault no longer fits the module"
     try:
