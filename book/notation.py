@@ -80,12 +80,24 @@ CHOICE = [
         12,
     ),
 ]
+KERNELS = [
+    ("", "numbers of a key that a tile holds", "", "BK", 16),
+    ("", "columns of a table that a program holds", "", "BV", 16),
+    (
+        "$X$",
+        "solves a chunk: $(I + L) X = \\mathrm{diag}(\\beta)$",
+        "$[C, C]$",
+        "solve",
+        17,
+    ),
+]
 GROUPS = [
     ("Sizes", SIZES),
     ("Vectors and tables", VECTORS),
     ("Attention", ATTENTION),
     ("Linear layers", MEMORY),
     ("Choosing the next token", CHOICE),
+    ("Kernels", KERNELS),
 ]
 
 INTRO = """\

@@ -30,9 +30,13 @@ class Packed(nn.Module):
         if max(weight.max(), -weight.min()) > 65504:
             raise ValueError("a weight is too large for fp16")
         pack = torch.ops.quantized.linear_prepack_fp16
-        # in stripes of rows: only one is there in fp32 at a time
-        stripes = weight.detach().split(8192)
-        self.stripes = [pack(rows.float(), None) for rows in stripes]
+        # In stripes of rows: only one is there in fp32 at a time. So large
+        # a buffer goes back to the system when it is freed; smaller ones
+        # would leave holes between the packed stripes.
+        wide, self.stripes = torch.empty(8192, weight.shape[1]), []
+        for rows in weight.detach().split(8192):
+            wide[: len(rows)] = rows
+            self.stripes.append(pack(wide[: len(rows)], None))
 
     def forward(self, x):
         apply = torch.ops.quantized.linear_dynamic_fp16

@@ -12,7 +12,8 @@ import pytest
 import torch
 from toy import toy_config, toy_dict
 
-from qwen import bench
+from qwen import bench, bench_times
+from qwen.bench_models import PEER, bytes_of_a_step
 from qwen.cache import State
 from qwen.config import Config
 from qwen.model import Model
@@ -25,9 +26,11 @@ LABELS = [
     "decode after 5, share of the bandwidth",
     "decode after 9, tokens/s",
     "decode after 9, share of the bandwidth",
-    "3 tokens after 17, s",
-    "the same, recomputed, last logit, s",
-    "the same, recomputed, all logits, s",
+    "4 tokens after 17, with state, s",
+    "by recompute, last logit (every second pass, doubled), s",
+    "by recompute, last logit / with state",
+    "by recompute, all logits (every second pass, doubled), s",
+    "by recompute, all logits / with state",
     "peak memory with 9 tokens, GB",
 ]
 SETTINGS = ["--prompts", "5", "9", "--steps", "2", "--rounds", "2"]
@@ -39,7 +42,7 @@ def printed(monkeypatch, capsys):
     small = toy_dict(model_type="qwen3_5_text", tie_word_embeddings=True)
     small |= {"architectures": ["Qwen3_5ForCausalLM"]}
     monkeypatch.setattr(bench, "CONFIG", small)
-    monkeypatch.setattr(bench, "NEW", 3)
+    monkeypatch.setattr(bench_times, "NEW", 4)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["bench", *SETTINGS, *arguments])
@@ -60,7 +63,7 @@ def read(out):
 @pytest.mark.slow
 def test_the_table_and_the_line(printed):
     rows, line = read(printed("--vs", "transformers"))
-    names = [bench.PEER, "float32", "bfloat16", "packed"]
+    names = [PEER, "float32", "packed"]
     assert rows[""] == names == list(line["results"])
     assert [label for label in rows if label.strip("-")] == LABELS
     assert list(line["results"]["float32"]) == LABELS
@@ -68,11 +71,15 @@ def test_the_table_and_the_line(printed):
         assert all(value > 0 for value in found.values()), name
         for label, value in found.items():
             cell = rows[label][names.index(name)]
-            first = line["results"][bench.PEER].get(label)
+            first = line["results"][PEER].get(label)
             ratio = f" ({value / first:.2f}x)" if first else ""
             assert cell == f"{value:.2f}" + ratio * label.endswith("tokens/s")
-    recomputed = [rows[label] for label in LABELS[-3:-1]]
-    assert all(row[::2] == ["-", "-"] for row in recomputed)
+    for name in ("float32", "packed"):
+        found = list(line["results"][name].values())
+        with_state, last, ratio, whole, ratio_of_all = found[-6:-1]
+        assert ratio == last / with_state
+        assert ratio_of_all == whole / with_state
+    assert [rows[label][0] for label in LABELS[-6:-1]] == ["-"] * 5
     assert line["rounds"] == 2 and line["bandwidth, GB/s"] > 0
 
 
@@ -80,6 +87,37 @@ def test_one_kind(printed):
     rows, line = read(printed("--dtype", "bfloat16"))
     assert rows[""] == ["bfloat16"]
     assert rows["prefill of 5, tokens/s"][0].endswith("(1.00x)")
+
+
+def test_without_fbgemm(printed, monkeypatch):
+    """bf16 weights are measured all the same."""
+    kind = type(torch.backends.quantized)
+    monkeypatch.setattr(kind, "supported_engines", ["none"])
+    monkeypatch.setattr(bench, "peak_elsewhere", lambda *arguments: 1e9)
+    rows, _ = read(printed())
+    assert rows[""] == ["float32", "bfloat16"]
+
+
+def test_what_enters_the_model():
+    """NEW tokens: the prompt and NEW - 1; recomputed, each second text."""
+    seen = []
+
+    class Runner:
+        def read(self, ids, state=None):
+            seen.append((ids.tolist()[0], state))
+            return len(seen)
+
+        def recompute(self, ids, logits_to_keep):
+            seen.append((ids.tolist()[0], logits_to_keep))
+
+    ids = torch.arange(80)[None]
+    bench_times.answer(Runner(), ids)
+    want = [(list(range(17)), None)]
+    want += [([17 + i], 1 + i) for i in range(37)]
+    assert seen == want
+    seen.clear()
+    bench_times.recompute(Runner(), ids, 7)
+    assert seen == [(list(range(n)), 7) for n in range(17, 55, 2)]
 
 
 def test_without_transformers(printed, monkeypatch):
@@ -108,4 +146,4 @@ def test_bytes_of_a_step(tied):
     want = want * 2 + state.megabytes() * 2**20
     weights = sum(p.numel() for p in model.parameters())
     d = toy_dict(tie_word_embeddings=tied)
-    assert bench.bytes_of_a_step(d, weights, "bfloat16", 7) == want
+    assert bytes_of_a_step(d, weights, "bfloat16", 7) == want

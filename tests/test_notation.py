@@ -9,7 +9,11 @@ from notation import GROUPS, PAGE, page
 from sync import ROOT, chapters
 
 ROWS = [row for _, rows in GROUPS for row in rows]
-PACKAGE = "\n".join(p.read_text("utf-8") for p in ROOT.glob("qwen/*.py"))
+PACKAGE = "\n".join(
+    path.read_text("utf-8")
+    for folder in ("qwen", "kernels")
+    for path in ROOT.glob(f"{folder}/*.py")
+)
 TEXTS = {
     int(path.name[:2]): "\n".join(
         cell.source for cell in nbformat.read(path, as_version=4).cells

@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +92,33 @@ def test_a_packed_checkpoint(tmp_path):
     packed, ids = load_packed(tmp_path), random_ids(1, 9, vocab=12)
     assert packed.embed_tokens.weight.dtype == torch.bfloat16
     assert (packed(ids) - plain(ids)).abs().max() <= 1e-4
+
+
+SIZE_OF_PACKED = """
+import torch
+from qwen.packed import Packed
+
+def resident():
+    text = open("/proc/self/status").read()
+    return int(text.partition("RssAnon:")[2].split()[0]) * 1024
+
+weight = torch.ones(2048, 1024, dtype=torch.bfloat16)
+Packed(weight)  # what the libraries take once
+before = resident()
+kept = [Packed(weight[:512]) for _ in range(60)]
+print((resident() - before) / (len(kept) * 512 * 1024 * 2))
+"""
+
+
+@needs_fbgemm
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="Linux tells the size"
+)
+def test_packing_leaves_no_holes():
+    """A process grows by 2 bytes a weight, not by what packing needed."""
+    command = [sys.executable, "-W", "ignore", "-c", SIZE_OF_PACKED]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 0.9 < float(run.stdout) < 1.1
 
 
 @needs_fbgemm
