@@ -97,6 +97,8 @@ def why_not(tensors):
         return "below compute capability 8.0 there is no bf16"
     if max(q.shape[-1], v.shape[-1]) > LARGEST:
         return f"a head is larger than {LARGEST}"
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    parts = map(torch.autograd.forward_ad.unpack_dual, tensors)
+    if wanted or any(tangent is not None for _, tangent in parts):
         return "a gradient is wanted, and the kernels have none"
     return None

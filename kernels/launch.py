@@ -45,7 +45,7 @@ def tables(B, T, ends, C, device):
         for start in range(first, end, C):
             chunks.append((row, start, min(C, end - start)))
     return tuple(
-        torch.tensor(table, dtype=torch.int32).to(device)
+        torch.tensor(table, dtype=torch.int32, device=device)
         for table in (sequences, chunks)
     )
 

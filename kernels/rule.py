@@ -39,17 +39,22 @@ def chunk_gated_delta_rule(
     writes with key head j // (Hv / Hk). `scale` of q is dk ** -0.5 by
     default. `cu_seqlens` [N + 1] (0, ..., T) packs N sequences in one row,
     empty ones too. `initial_state` [N, Hv, dk, dv] is never written; N is
-    B without `cu_seqlens`. Other keywords are ignored.
+    B without `cu_seqlens`. Other keywords are ignored, but `head_first`,
+    another layout, is refused.
 
     Returns out [B, T, Hv, dv] in v's type and, if asked for, the final
     state [N, Hv, dk, dv] in fp32, else None. A ValueError names an argument
     that does not fit. Where no kernel can run, PyTorch computes the same,
     and one warning says why. Where the recurrent kernel has less to do, as
     below compute capability 8.0, it runs (see `chunk_sizes`).
+
+    In fp16 the chunks' products read S and v - k S as fp16, which ends at
+    65,504: beyond it they give inf or NaN. The recurrent kernel's sums are
+    fp32.
     """
     return _rule(
         _chunked, q, k, v, g, beta, scale, initial_state,
-        output_final_state, use_qk_l2norm_in_kernel, cu_seqlens,
+        output_final_state, use_qk_l2norm_in_kernel, cu_seqlens, kwargs,
     )  # fmt: skip
 
 
@@ -69,7 +74,7 @@ def fused_recurrent_gated_delta_rule(
     """`chunk_gated_delta_rule` token by token, for a few of them."""
     return _rule(
         _recurrent, q, k, v, g, beta, scale, initial_state,
-        output_final_state, use_qk_l2norm_in_kernel, cu_seqlens,
+        output_final_state, use_qk_l2norm_in_kernel, cu_seqlens, kwargs,
     )  # fmt: skip
 
 
@@ -79,7 +84,7 @@ def recurrent_tables(q, k, v, g, beta, S=None):
     Takes what `delta_rule` takes. Returns out [B, T, Hv, dv] in v's type
     and [B, T, Hv, dk, dv] fp32: what a speculative decoder rolls back to.
     """
-    usable, _ = _checked(q, k, v, g, beta, S)
+    usable, _ = _checked(3, q, k, v, g, beta, S)
     (B, T, Hv, dv), dk = v.shape, k.shape[-1]
     if usable:
         spans = tables(B, T, None, 64, v.device)
@@ -96,21 +101,26 @@ def recurrent_tables(q, k, v, g, beta, S=None):
     return torch.cat(outs, dim=1), torch.cat(kept, dim=1)
 
 
-def _rule(form, q, k, v, g, beta, scale, S, final, norm, cu_seqlens):
-    usable, ends = _checked(q, k, v, g, beta, S, cu_seqlens)
+def _rule(form, q, k, v, g, beta, scale, S, final, norm, cu_seqlens, other):
+    if other.get("head_first"):
+        raise ValueError("head_first is set, and heads come after tokens here")
+    usable, ends = _checked(4, q, k, v, g, beta, S, cu_seqlens)
     scale = k.shape[-1] ** -0.5 if scale is None else float(scale)
     form = form if usable else torch_rule
     out, S = form(q, k, v, g, beta, scale, S, norm, ends)
     return out, S if final else None
 
 
-def _checked(*arguments):
-    """-> can kernels run, the ends of sequences; warns if they can't."""
+def _checked(level, *arguments):
+    """-> can kernels run, the ends of sequences; warns if they can't.
+
+    The warning names the line `level` calls up, which is the user's.
+    """
     ends = check(*arguments)
     reason = why_not([x for x in arguments[:6] if x is not None])
     if reason:
         text = f"{reason}: PyTorch runs in the kernels' place"
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=level)
     return reason is None and arguments[2].numel() > 0, ends
 
 

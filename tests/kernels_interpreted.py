@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from oracle import oracle_rule
+from torch.autograd import forward_ad
 from toy import cuts, random_ids, row_state, state_error, toy_config, toy_model
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.models.qwen3_5 import modeling_qwen3_5
@@ -38,6 +39,7 @@ from kernels.rule import recurrent_tables
 from kernels.sizes import chunk_sizes
 from kernels.stages import in_chunks, local_stage, state_stage
 from qwen.cache import State
+from qwen.deltanet import delta_rule
 
 INF = float("inf")
 FORMS = {
@@ -510,6 +512,38 @@ def test_large_heads_and_gradients_fall_back(form):
     assert grown[0].grad.any()
     with torch.no_grad():
         call(form, *grown[:5])
+
+
+@both
+def test_a_tangent_falls_back(form):
+    """Forward derivatives need no requires_grad, and are not lost either."""
+    args, turns = inputs(20), inputs(20, seed=1)
+    before = launches()
+    with forward_ad.dual_level():
+        for i in range(6):
+            duals = [*args]
+            duals[i] = forward_ad.make_dual(args[i], turns[i])
+            want = [forward_ad.unpack_dual(x)[1] for x in delta_rule(*duals)]
+            with pytest.warns(UserWarning, match="a gradient") as caught:
+                got = FORMS[form][0](*duals[:5], None, duals[5], True, True)
+            assert len(caught) == 1 and launches() == before
+            got = [forward_ad.unpack_dual(x)[1] for x in got]
+            if i:  # a query does not touch the table
+                assert error(got, [x.double() for x in want]) <= 1e-5
+            else:
+                assert error(got[:1], [want[0].double()]) <= 1e-5
+        call(form, *args[:5])  # none of these has a tangent
+
+
+@both
+def test_another_default_device(form):
+    """The tables of a call lie where its tensors do."""
+    args = inputs(19)
+    tables.cache_clear()
+    with torch.device("meta"):
+        got = call(form, *args[:5], initial_state=args[5],
+                   use_qk_l2norm_in_kernel=True)  # fmt: skip
+    assert error(got, oracle(*args)) <= 1e-6
 
 
 # The model.

@@ -143,6 +143,14 @@ def test_fallback(form, T):
         assert form(q, k, v, g, beta)[1] is None
 
 
+@both
+def test_heads_before_tokens_are_refused(form):
+    """Another layout fits all the shapes, and would be read as this one."""
+    args = inputs(2, 5, 1, 1, torch.float32, "cpu", 8)[:5]
+    with pytest.raises(ValueError, match="^head_first "):
+        form(*args, head_first=True)
+
+
 def test_fallback_of_packed_sequences():
     q, k, v, g, beta, _ = inputs(1, 9, 1, 2, torch.float32, "cpu", 8)
     S = torch.randn(4, 2, 8, 8)
@@ -160,8 +168,9 @@ def test_fallback_of_packed_sequences():
 
 def test_fallback_keeps_the_state_after_each_token():
     q, k, v, g, beta, S = args = inputs(2, 5, 1, 2, torch.float32, "cpu", 8)
-    with on_the_cpu():
+    with on_the_cpu() as caught:
         out, after = recurrent_tables(*args)
+    assert len(caught) == 1 and caught[0].filename == __file__
     for t in range(5):
         piece = (x[:, : t + 1] for x in (q, k, v, g, beta))
         want = oracle_rule(*piece, S)
