@@ -54,6 +54,23 @@ def test_it_answers_the_example_of_the_readme(tiny):
     assert say(tiny, messages) == "Red."
 
 
+def test_a_conversation_of_five_turns_stays_right(tiny):
+    turns = (
+        (f"{STORY} Tom gave the ball to Anna. Where is the key?",
+         "In the drawer."),
+        ("Who has the ball?", "Anna."),
+        ("What colour is the key?", "Red."),
+        ("Who gave the ball to Anna?", "Tom."),
+        ("Where is the hat?", "The story does not say."),
+    )  # fmt: skip
+    messages = []
+    for question, answer in turns:
+        messages.append({"role": "user", "content": question})
+        said = say(tiny, messages)
+        assert said == answer
+        messages.append({"role": "assistant", "content": said})
+
+
 def test_it_answers_unseen_one_fact_stories(tiny):
     results = ask(*tiny, seed="test", stories=100, facts=1)
     assert sum(right for *_, right in results) >= 0.9 * len(results)
