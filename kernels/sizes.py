@@ -37,8 +37,8 @@ def chunk_sizes(capability, dtype, dk, dv):
     C = 32 if wide or BK > 128 else 64
     local = {"C": C, "BK": min(32 if wide else 64, BK)}
     local |= {"num_warps": 4, "num_stages": 1}
-    # 163 KiB or more of shared memory hold two chunks: while one is
-    # computed the next is on its way
+    # These chips have 163 KiB or more, which hold two chunks of 16-bit
+    # numbers: while one is computed the next is on its way
     roomy = capability == (8, 0) or capability[0] in (9, 10)
     state = {"C": C, "BK": BK, "BV": min(16 if wide else 32, power_of_two(dv))}
     state["num_stages"] = 2 if roomy and not wide else 1

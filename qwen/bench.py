@@ -5,10 +5,10 @@ python -m qwen.bench --vs transformers
 python -m qwen.bench --dtype float32 bfloat16 packed --threads 1
 
 The weights are random: speed does not depend on them. "packed" is bf16
-weights as qwen/packed.py holds them. All that is
-compared runs in one process, in turns, and the medians are printed; the
-peak of memory is measured in a process for each. The last line is the same
-in JSON. A machine that does something else meanwhile spoils all of it.
+weights as qwen/packed.py holds them. All that is compared runs in one
+process, in turns, and the medians are printed; the peak of memory is
+measured in a process for each. The last line is the same in JSON. A machine
+that does something else meanwhile spoils all of it.
 """
 
 import argparse
