@@ -58,10 +58,11 @@ def chunked_delta_rule(q, k, v, g, beta, S=None, chunk_size=64):
     k_out = D[..., -1, :, None] * k
     left = kept[..., -1:, :]
     reads = []
-    for n in range(U.shape[2]):
-        writes = U[:, :, n] - W[:, :, n] @ S
-        reads.append(q_in[:, :, n] @ S + scores[:, :, n] @ writes)
-        S = left[:, :, n] * S + k_out[:, :, n].mT @ writes
+    chunks = (x.unbind(2) for x in (U, W, q_in, scores, left, k_out))
+    for u, w, q_n, scores_n, left_n, k_n in zip(*chunks, strict=True):
+        writes = u - w @ S
+        reads.append(q_n @ S + scores_n @ writes)
+        S = left_n * S + k_n.mT @ writes
     out = torch.cat(reads, dim=2)[:, :, :T].transpose(1, 2)
     return out.to(dtype), S
 
