@@ -12,8 +12,9 @@ import pytest
 
 from qwen.tiny import corpus
 from qwen.tiny import words as tables
-from qwen.tiny.corpus import KINDS, make_example
+from qwen.tiny.corpus import KINDS, make_drill, make_example
 from qwen.tiny.narrative import make_narrative
+from qwen.tiny.story import split_of
 
 NAME = "([A-Z][a-z]+)"
 THING = (
@@ -275,7 +276,7 @@ def test_the_same_seed_gives_the_same_text():
 
 
 def test_the_split_is_one_in_ten_and_holds_the_books_example_back():
-    assert corpus.split_of("Mia", "key", "drawer") == "test"
+    assert split_of("Mia", "key", "drawer") == "test"
     assert "red" in tables.COLOURS and ("in", "drawer") in tables.PLACES
     triples = [
         (name, thing, place)
@@ -283,7 +284,7 @@ def test_the_split_is_one_in_ten_and_holds_the_books_example_back():
         for thing in tables.OBJECTS
         for _, place in tables.PLACES
     ]
-    test = sum(corpus.split_of(*three) == "test" for three in triples)
+    test = sum(split_of(*three) == "test" for three in triples)
     assert 0.09 < test / len(triples) < 0.11
 
 
@@ -295,7 +296,7 @@ def test_no_test_story_occurs_in_training():
             story = split_story(example)[0]
             triples = World(story).triples
             assert len(triples) == example.facts
-            assert {corpus.split_of(*t) for t in triples} == {split}
+            assert {split_of(*t) for t in triples} == {split}
             stories[split].add(story)
     assert not stories["train"] & stories["test"]
     rng = random.Random(0)
@@ -304,7 +305,7 @@ def test_no_test_story_occurs_in_training():
             triples = (
                 World(sentence).triples if not match(MOVE, sentence) else []
             )
-            assert {corpus.split_of(*t) for t in triples} <= {"train"}
+            assert {split_of(*t) for t in triples} <= {"train"}
 
 
 def test_the_books_example_can_be_told():
@@ -334,6 +335,92 @@ def test_every_answer_is_the_only_right_one(kind):
         world = World(split_story(example)[0])
         for question, answer in turns_of(example):
             assert world.answers(question) == {answer}, example
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_sentence_says_first_what_was_asked_about(kind):
+    nouns = {*tables.NAMES, *tables.OBJECTS, *tables.PLURALS.values()}
+    nouns |= {place for _, place in tables.PLACES}
+    rng = random.Random(2)
+    for _ in range(200):
+        example = make_example(rng, 4, kind=kind, in_full=1.0)
+        world = World(split_story(example)[0])
+        for (question, answer), asked in zip(
+            turns_of(example), example.turn_kinds, strict=True
+        ):
+            short = world.answers(question.removesuffix(tables.IN_FULL))
+            if asked == "nobody":
+                assert {answer} == short
+                continue
+            assert question.endswith("? Say it in full.")
+            (short,) = short
+            if asked == "yes_no":
+                verdict, answer = answer.split(" ", 1)
+                assert short.startswith(verdict)
+                (thing,) = {*question.split()} & {*tables.OBJECTS}
+                short = world.last_places()[thing]
+            short = short.removeprefix("The ").rstrip(".").lower()
+            before, found, _ = answer.lower().partition(short)
+            assert found
+            named = {word.lower() for word in nouns} & set(before.split())
+            assert named & set(re.findall("[a-z]+", question.lower()))
+
+
+def test_whole_sentences_only_where_wanted():
+    def in_full(share):
+        return [
+            "full" in question
+            for example in samples(1000, in_full=share)
+            for (question, _), kind in zip(
+                turns_of(example), example.turn_kinds, strict=True
+            )
+            if kind != "nobody"
+        ]
+
+    assert not any(in_full(0))
+    some = in_full(0.3)
+    assert 0.25 < sum(some) / len(some) < 0.35
+
+
+@pytest.mark.parametrize("type_", tables.FORMS)
+@pytest.mark.parametrize("coloured", (0, 1))
+def test_a_drill_is_four_alike_facts(type_, coloured):
+    rng = random.Random(3)
+    seen = set()
+    for number in range(300):
+        split = ("train", "test")[number % 2]
+        example = make_drill(rng, (type_,), KINDS, coloured, split)
+        world = World(split_story(example)[0])
+        assert len(world.triples) == 4 and len(world.noise) == 1
+        assert {split_of(*triple) for triple in world.triples} == {split}
+        if type_ not in ("count", "at"):
+            assert all(map(bool, world.colours.values())) == coloured
+        assert 4 <= len(example.turn_kinds) <= 6
+        seen.update(example.turn_kinds)
+        for question, answer in turns_of(example):
+            assert world.answers(question) == {answer}, example
+    able = {kind for kind in KINDS if type_ in tables.NEEDS[kind]}
+    if not coloured:
+        able -= {"colour"}
+    assert seen == able | {"nobody"}
+
+
+@pytest.mark.parametrize("kinds", ((), ("where",), ("moved",)))
+def test_a_drill_without_enough_questions_says_so(kinds):
+    with pytest.raises(ValueError, match="too few questions .* 'at' facts"):
+        make_drill(random.Random(0), ("at",), kinds, 0)
+    with pytest.raises(ValueError, match="too few questions"):
+        make_drill(random.Random(0), ("put",), ("colour",), 0)
+
+
+def test_a_drill_asks_only_what_it_is_told_to():
+    rng = random.Random(4)
+    kinds = set()
+    for _ in range(200):
+        example = make_drill(rng, ("put", "give"), ("where", "given"), 0)
+        assert len(set(example.turn_kinds)) == 1
+        kinds.update(example.turn_kinds)
+    assert kinds == {"where", "given"}
 
 
 def test_only_a_move_needs_two_facts():

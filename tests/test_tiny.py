@@ -3,6 +3,7 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -12,12 +13,27 @@ from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 from qwen import generate, load
 from qwen.deltanet import delta_rule
 from qwen.norm import l2norm
+from qwen.tiny import ablate, course
 from qwen.tiny import train as training
-from qwen.tiny.ablate import additive_rule
 from qwen.tiny.corpus import make_example
-from qwen.tiny.data import encode_pieces, train_tokenizer, transcript
-from qwen.tiny.evaluate import ask, questions, right_answers
-from qwen.tiny.fresh import new_model, spell_alike
+from qwen.tiny.course import Lesson
+from qwen.tiny.data import (
+    draw_rows,
+    encode_pieces,
+    plain_pieces,
+    train_tokenizer,
+    transcript,
+)
+from qwen.tiny.evaluate import ask, by_distance, questions, right_answers
+from qwen.tiny.fresh import (
+    CONFIG,
+    LINEAR,
+    NEAR,
+    copy_neighbours,
+    new_model,
+    spell_alike,
+)
+from qwen.tiny.words import IN_FULL, KINDS
 from qwen.weights import BUNDLED
 
 STORY = "Mia put the red key in the drawer."
@@ -96,6 +112,40 @@ def test_right_answers_are_what_greedy_decoding_writes(tiny):
     assert not any(right_answers(model, asked, stop))
 
 
+def test_drills_are_judged_by_what_greedy_decoding_writes(tiny, monkeypatch):
+    model, tokenizer = tiny
+    seen = []
+
+    def spy(model, asked, stop_ids):
+        seen.append((asked, stop_ids))
+        return right_answers(model, asked, stop_ids)
+
+    monkeypatch.setattr(ablate, "right_answers", spy)
+    results = ablate.ask_drills(model, tokenizer, 1, Lesson(4), 12)
+    ((asked, stop),) = seen
+    assert len(results) == len(asked) >= 48
+    texts = set()
+    for (*_, right), (*_, prompt, answer) in zip(results, asked):
+        said = list(generate(model, prompt, len(answer) + 1))
+        assert right == (said == [*answer, *stop])
+        text = tokenizer.decode(prompt)
+        assert text.endswith("?") and "assistant" not in text
+        texts.add(text.split(".")[1])
+    assert len(texts) > 8  # as many stories as drills
+    assert {kind for kind, *_ in results} == set(Lesson(4).kinds)
+
+
+def test_recall_is_asked_up_to_the_wanted_distance(tiny):
+    rows = by_distance(*tiny, seed=1, stories=5, longest=400)
+    tokens = [t for t, *_ in rows]
+    assert tokens == sorted(tokens) and tokens[0] < 45
+    wanted = (50, 100, 200, 400)  # a 16th is shorter than the story
+    assert all(
+        abs(t - w) < 10 for t, w in zip(tokens[1:], wanted, strict=True)
+    )
+    assert all(asked == 5 and right <= 5 for _, right, asked in rows)
+
+
 def test_transformers_loads_the_folder_and_agrees(tiny):
     model, tokenizer = tiny
     theirs = Qwen3_5ForCausalLM.from_pretrained(BUNDLED)
@@ -146,34 +196,167 @@ def test_the_spellings_of_a_word_begin_near_each_other(tiny):
     assert near(other, [else_]) < 0.4
 
 
-def test_fresh_attention_reads_tokens_like_its_own():
-    model = new_model(0)
-    x = model.embed_tokens(torch.tensor([[300, 301, 302, 303, 301]]))
-    attention = model.layers[3].self_attn
-    q = attention.q_proj(x).unflatten(-1, (4, 2, 32))[..., 0, :]
-    k = attention.k_proj(x).unflatten(-1, (2, 32)).repeat_interleave(2, 2)
-    scores = torch.einsum("bthd,bshd->bhts", q, k)[0, :, 4]
-    assert (scores[:, [1]] > scores[:, [0, 2, 3]]).all()
+def read_at_first(layer, mimetic=True, at=20):
+    """40 tokens, the last like the one `at`: what a table reads for it.
 
-
-@pytest.mark.parametrize(("mimetic", "finds"), [(True, True), (False, False)])
-def test_a_fresh_query_finds_what_followed_a_token(mimetic, finds):
+    For each head the place whose key is the query's, and the place whose
+    value stands there.
+    """
     model = new_model(0, mimetic=mimetic)
     torch.manual_seed(1)
     ids = torch.randperm(1000)[:40]
-    ids[-1] = ids[20]  # and ids[21] is what followed it
-    seen = {}
+    ids[-1] = ids[at]
+    net, seen = model.layers[layer].linear_attn, {}
 
     def spy(q, k, v, g, beta, S=None):
-        out, S = delta_rule(q, k, v, g, beta, S)
-        seen.update(q=q, k=k)
-        return out, S
+        seen.update(q=q[0, -1], k=k[0, :-1], v=v[0])
+        return delta_rule(q, k, v, g, beta, S)
 
-    model.layers[0].linear_attn.rule = spy
+    def plain(_, inputs, out):
+        seen["plain"] = out[0, :, -net.value_dim :].unflatten(-1, (-1, net.dv))
+
+    net.rule = spy
+    net.in_proj_qkv.register_forward_hook(plain)
     model(ids[None])
-    q, k = seen["q"][0, -1, 0], seen["k"][0, :-1, 0]
-    near = torch.cosine_similarity(q[None], k, dim=-1)
-    assert (int(near.argmax()) == 21) == finds
+    keys = torch.cosine_similarity(seen["q"], seen["k"], dim=-1).argmax(0)
+    values = [
+        torch.cosine_similarity(seen["v"][key, h], seen["plain"][:-1, h], -1)
+        for h, key in enumerate(keys)
+    ]
+    return keys.tolist(), [int(near.argmax()) for near in values]
+
+
+LINEAR_LAYERS = [n for n, t in enumerate(CONFIG["layer_types"]) if t == LINEAR]
+
+
+@pytest.mark.parametrize("turn", range(len(LINEAR_LAYERS)))
+def test_a_fresh_table_finds_what_stood_near(turn):
+    places = NEAR[turn % len(NEAR)]
+    keys, values = read_at_first(LINEAR_LAYERS[turn])
+    assert values == [20 + place for place in places]
+    assert keys == [20 + max(place, 0) for place in places]
+
+
+def test_a_random_table_finds_nothing():
+    _, values = read_at_first(0, mimetic=False)
+    assert all(value != 20 + place for value, place in zip(values, NEAR[0]))
+
+
+def test_the_first_layer_writes_the_neighbours_at_once():
+    model = new_model(0)
+    torch.manual_seed(1)
+    ids = torch.stack([torch.randperm(1000)[:40] for _ in range(64)])
+    ids[:, -1] = ids[:, 20]
+
+    def first_layer():
+        """What it adds at the last place, and the share of open gates."""
+        layer, x = model.layers[0], model.embed_tokens(ids)
+        x = layer.input_layernorm(x)
+        net = layer.linear_attn
+        return net(x)[:, -1:], (net.in_proj_z(x) > 0).float().mean()
+
+    added, opened = first_layer()
+    assert not added.any() and 0.4 < opened < 0.6
+    copy_neighbours(model)
+    added, opened = first_layer()
+    assert opened > 0.95
+    words = model.embed_tokens.weight - model.embed_tokens.weight.mean(0)
+    like = torch.cosine_similarity(added, words[ids], dim=-1).mean(0)
+    # the token itself is the last one like it, but nothing follows it yet
+    found = {(20 if place > 0 else 39) + place for place in NEAR[0]}
+    assert set(like.topk(4).indices.tolist()) == found
+
+
+@pytest.mark.parametrize(("mimetic", "same"), [(True, True), (False, False)])
+def test_the_last_full_layer_says_the_word_that_it_reads(mimetic, same):
+    model = new_model(0, mimetic=mimetic)
+    attention = model.layers[-1].self_attn
+    words = model.embed_tokens.weight
+    read = attention.v_proj(words).unflatten(-1, (4, 32))
+    heads = read.repeat_interleave(2, dim=1).flatten(1)
+    said = model.lm_head(attention.o_proj(heads)).argmax(-1)
+    right = (said == torch.arange(len(words))).float().mean()
+    assert right > 0.95 if same else right < 0.01
+
+
+def test_running_text_is_the_chat_without_its_marks(tiny):
+    tokenizer = tiny[1]
+    messages = make_example(random.Random(3), 3, turns=4).messages
+    pieces = plain_pieces(messages)
+    text = " ".join(message["content"] for message in messages)
+    assert "".join(piece for piece, _ in pieces) == text
+    ids, trained = encode_pieces(tokenizer, pieces)
+    assert ids == tokenizer.encode(text)
+    spoken = tokenizer.decode([i for i, flag in zip(ids, trained) if flag])
+    answers = " ".join(message["content"] for message in messages[1::2])
+    assert spoken.strip() == answers
+
+
+def test_a_lesson_is_what_it_says(tiny):
+    tokenizer = tiny[1]
+
+    def rows(**shares):
+        rows = draw_rows(tokenizer, 0, 0, Lesson(6, **shares), 400)
+        assert len(rows) == 400
+        texts = [tokenizer.decode(ids) for ids, _ in rows]
+        tales = [max(w) < 1 for _, w in rows]
+        assert sum(tales) == 50
+        return [text for text, tale in zip(texts, tales) if not tale]
+
+    def share(texts, part):
+        return sum(part in text for text in texts) / len(texts)
+
+    assert share(rows(), "assistant\n") == 1
+    assert 0.6 < share(rows(plain=0.3), "assistant\n") < 0.8
+    assert share(rows(plain=1.0), "assistant\n") == 0
+    assert share(rows(), IN_FULL) == 0
+    assert share(rows(in_full=0.5), IN_FULL) > 0.7
+    many = [text[: text.rindex("?")] for text in rows(many=1.0)]
+    last = [text.split(". ")[-1].split("\n")[-1] for text in many]
+    assert share(last, "Wh") == 1 and share(last, "Where") == 0
+    drills = rows(drills=1.0, types=("at",), kinds=KINDS)
+    assert share(drills, "assistant\n") == 0
+    assert share(drills, " put ") == 0
+    few = rows(drills=0.5, plain=0.0)
+    assert 0.4 < share(few, "assistant\n") < 0.6
+
+
+def test_the_rate_falls_and_is_a_lessons_own():
+    steps, warm = 2000, course.WARMUP
+    rates = [course.rate_at(step, steps) for step in range(steps)]
+    own = [course.lesson_at(step, steps).rate for step in range(steps)]
+    plain = [rate / share for rate, share in zip(rates, own)]
+    drills = int(course.COURSE[1][0] * steps)
+    assert plain[:warm] == sorted(plain[:warm]) and plain[0] > 0
+    assert set(plain[warm:drills]) == {course.RATE}
+    assert plain[drills:] == sorted(plain[drills:], reverse=True)
+    assert plain[-1] == pytest.approx(course.RATE / 100, rel=0.01)
+    assert rates[drills - 1] == 2 * rates[drills] > 3 * rates[-1]
+
+
+@pytest.mark.parametrize(("steps", "stop"), [(0, None), (-1, None), (5, 6)])
+def test_a_training_of_no_steps_writes_nothing(tmp_path, steps, stop):
+    with pytest.raises(ValueError, match="can't train"):
+        training.train(0, steps, tmp_path, stop=stop)
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_threads_learn_what_one_would():
+    model = new_model(0)
+    torch.manual_seed(2)
+    ids = torch.randint(5, 1000, (5, 12))  # an odd row more for one of them
+    weights = torch.rand(5, 12)
+    with ThreadPoolExecutor(2) as pool:
+        loss = training.learn(model, ids, weights, pool)
+    found = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    likely = model(ids[:, :-1]).log_softmax(-1)
+    said = likely.gather(-1, ids[:, 1:, None])[..., 0]
+    right = -(said * weights[:, 1:]).sum() / weights[:, 1:].sum()
+    right.backward()
+    assert loss == pytest.approx(right.item(), rel=1e-5)
+    for gradient, p in zip(found, model.parameters(), strict=True):
+        assert torch.allclose(gradient, p.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
@@ -184,15 +367,15 @@ def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "ask", lambda *_: [("where", 1, True)])
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     training.train(1, 6, plain, every=2)
-    real_loss, calls = training.loss_of, []
+    real, calls = training.learn, []
 
     def dies_at_the_fourth_step(*arguments):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return real_loss(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(training, "loss_of", dies_at_the_fourth_step)
+    monkeypatch.setattr(training, "learn", dies_at_the_fourth_step)
     with pytest.raises(KeyboardInterrupt):
         training.train(1, 6, killed, every=2)
     assert not (killed / "model.safetensors").exists()
@@ -200,7 +383,7 @@ def test_a_killed_training_goes_on_to_the_same_file(tmp_path, monkeypatch):
     assert len(calls) == 4 + 4  # steps 3 to 6 again, not 1 and 2
     one, two = (f / "model.safetensors" for f in (plain, killed))
     assert one.read_bytes() == two.read_bytes()
-    monkeypatch.setattr(training, "loss_of", real_loss)
+    monkeypatch.setattr(training, "learn", real)
     training.train(2, 6, tmp_path / "other", every=2)
     other = tmp_path / "other" / "model.safetensors"
     assert other.read_bytes() != one.read_bytes()
@@ -212,7 +395,7 @@ def test_the_additive_rule_adds_and_never_subtracts():
     q, k = torch.randn(B, T, Hk, dk), torch.randn(B, T, Hk, dk)
     v, g = torch.randn(B, T, Hv, dv), -torch.rand(B, T, Hv)
     beta, S = torch.rand(B, T, Hv), torch.randn(B, Hv, dk, dv)
-    out, after = additive_rule(q, k, v, g, beta, S)
+    out, after = ablate.additive_rule(q, k, v, g, beta, S)
     q = (l2norm(q) / dk**0.5).repeat_interleave(2, dim=2)
     k = l2norm(k).repeat_interleave(2, dim=2)
     for t in range(T):

@@ -14,7 +14,7 @@ from tokenizers import (
 )
 from tokenizers import Tokenizer as Core
 
-from qwen.tiny.corpus import make_echo, make_example
+from qwen.tiny.corpus import make_drill, make_example
 from qwen.tiny.narrative import make_narrative
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -22,8 +22,6 @@ TAGS = ("<think>", "</think>")
 # an answer token counts ten times as much as a token of its story, or the
 # model learns the stories' grammar and no recall
 STORY_WEIGHT, TALE_WEIGHT = 0.1, 0.3
-# the kinds whose answer is a thing or a person
-MANY = ("what_in", "what_has", "who_put", "who_gave", "who_has", "given")
 # the family's rule for cutting text into words before BPE
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -62,34 +60,54 @@ def narrative_pieces(rng):
     return [(make_narrative(rng), False), ("<|endoftext|>", False)]
 
 
+def plain_pieces(messages):
+    """Messages -> [(text, trained)]: one running text, no chat around it.
+
+    An answer follows its question at once. In a chat a dozen tokens stand
+    between, and the question must be remembered over those as well.
+    """
+    pieces = []
+    for message in messages:
+        space = " " if pieces else ""
+        answer = message["role"] == "assistant"
+        pieces.append((space + message["content"], answer))
+    return pieces
+
+
 def draw_rows(tokenizer, seed, block, lesson, count):
     """`count` rows of training text, shortest first; one in eight a tale.
 
-    A row is (ids, weight of each id as a target). `lesson` is (most
-    facts, share of stories to repeat, share of questions for one of MANY).
-    The same seed and block give the same rows.
+    A row is (ids, weight of each id as a target); `lesson` is a
+    `qwen.tiny.course.Lesson`. The same seed and block give the same rows.
     """
     rng = random.Random(f"{seed}/{block}")
-    most_facts, echoes, many = lesson
+    most = lesson.most_facts
     rows = []
     for n in range(count):
         # of two numbers the larger: many facts are harder to learn than few
-        facts = max(rng.randint(1, most_facts), rng.randint(1, most_facts))
-        # the first lesson is one fact and nothing else
-        idle = 0 if most_facts == 1 else None
+        facts = max(rng.randint(1, most), rng.randint(1, most))
         if n % 8 == 7:
             ids, _ = encode_pieces(tokenizer, narrative_pieces(rng))
             rows.append((ids, [TALE_WEIGHT] * len(ids)))
             continue
-        if rng.random() < echoes:
-            example = make_echo(rng, facts, distractors=idle)
-        else:
-            kind = rng.choice(MANY) if rng.random() < many else None
-            turns = rng.randint(2, 6)
-            example = make_example(
-                rng, facts, kind=kind, turns=turns, distractors=idle
+        drilled = rng.random() < lesson.drills
+        if drilled:
+            example = make_drill(
+                rng, lesson.types, lesson.kinds, lesson.coloured
             )
-        ids, trained = encode_pieces(tokenizer, transcript(example.messages))
+        else:
+            kind = (
+                rng.choice(lesson.asked)
+                if rng.random() < lesson.many
+                else None
+            )
+            turns = rng.randint(2, 7)
+            example = make_example(
+                rng, facts, kind=kind, turns=turns, in_full=lesson.in_full
+            )
+        plain = drilled or rng.random() < lesson.plain
+        to_pieces = plain_pieces if plain else transcript
+        ids, trained = encode_pieces(tokenizer, to_pieces(example.messages))
         weight = [1.0 if flag else STORY_WEIGHT for flag in trained]
         rows.append((ids, weight))
     return sorted(rows, key=lambda row: len(row[0]))

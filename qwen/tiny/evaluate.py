@@ -19,7 +19,7 @@ import torch
 from qwen import load
 from qwen.tiny.corpus import KINDS, kinds_for, make_example
 
-TRAINED = 240  # tokens of the longest stories of the training
+TRAINED = 260  # tokens; one in a thousand chats of the training is longer
 
 
 def questions(tokenizer, example):
@@ -99,10 +99,11 @@ def print_shares(title, groups):
 def by_distance(model, tokenizer, seed, stories, longest):
     """Two facts, then ever more idle sentences before the question.
 
-    [(tokens of the prompt, right, asked)], up to `longest` tokens.
+    [(tokens of the prompt, right, asked)]: none, and then prompts of about a
+    16th, an 8th, a 4th, half and all of `longest` tokens.
     """
-    rows, idle = [], 0
-    while True:
+
+    def draw(idle):
         rng = random.Random(f"distance {seed} {idle}")
         asked = []
         for _ in range(stories):
@@ -111,12 +112,18 @@ def by_distance(model, tokenizer, seed, stories, longest):
                 distractors=idle,
             )  # fmt: skip
             asked += questions(tokenizer, example)
-        tokens = sum(len(prompt) for _, _, prompt, _ in asked) // len(asked)
-        if tokens > longest:
-            return rows
+        tokens = sum(len(prompt) for _, _, prompt, _ in asked) / len(asked)
+        return asked, tokens
+
+    without = draw(0)[1]
+    sentence = (draw(64)[1] - without) / 64
+    wanted = {without} | {longest / n for n in (16, 8, 4, 2, 1)}
+    rows = []
+    for tokens in sorted(t for t in wanted if t >= without):
+        asked, tokens = draw(round((tokens - without) / sentence))
         results = right_answers(model, asked, tokenizer.stop_ids)
-        rows.append((tokens, sum(results), len(results)))
-        idle = max(4, idle * 2)
+        rows.append((round(tokens), sum(results), len(results)))
+    return rows
 
 
 def main():

@@ -1,5 +1,7 @@
 """The small model before training: its sizes and its fresh weights."""
 
+from itertools import cycle
+
 import torch
 
 from qwen.config import Config
@@ -14,10 +16,10 @@ CONFIG = {
     "intermediate_size": 256,
     "num_hidden_layers": 8,
     "layer_types": [LINEAR, LINEAR, LINEAR, FULL] * 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
     "head_dim": 32,
-    "linear_num_key_heads": 2,
+    "linear_num_key_heads": 4,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
@@ -35,14 +37,17 @@ CONFIG = {
     "eos_token_id": 2,
     "dtype": "float32",
 }
+# What a head of a linear layer finds at first: the token so many places
+# after (or, with a minus, before) the last one like this. By turns.
+NEAR = (1, 3, -1, -3), (1, 2, -2, -3)
 OUTPUTS = "o_proj.weight", "out_proj.weight", "down_proj.weight"
 
 
 def new_model(seed, config=CONFIG, mimetic=True):
-    """Fresh weights: layers that add nothing yet to the token's vector.
+    """Fresh weights: nearly all layers add nothing yet to a token's vector.
 
     A deviation of 0.02, right for a width of thousands, learns no recall
-    at 128; three times that does.
+    at 128; three times that does. `mimetic` weights already search.
     """
     torch.manual_seed(seed)
     model = Model(Config.from_dict(config))
@@ -51,17 +56,20 @@ def new_model(seed, config=CONFIG, mimetic=True):
             torch.nn.init.zeros_(parameter)
         elif parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.06)
+    near = cycle(NEAR)
     for layer in model.layers if mimetic else ():
         if layer.full:
-            find_equals(layer.self_attn)
+            look_sharply(layer.self_attn)
         else:
-            find_followers(layer.linear_attn)
+            find_neighbours(layer.linear_attn, next(near))
+    if mimetic and model.layers[-1].full:
+        copy_what_is_read(model.layers[-1].self_attn)
     return model
 
 
-# Queries and keys that start independent find nothing, and nothing improves
-# for hundreds of steps. "Mimetic" weights begin with a use that trained ones
-# end in (Trockman et al. 2024, arXiv:2410.11135).
+# From a wholly random start nothing is found, and nothing improves for
+# hundreds of steps. "Mimetic" weights begin with a use that trained ones end
+# in (Trockman et al. 2024, arXiv:2410.11135).
 
 
 @torch.no_grad()
@@ -82,30 +90,68 @@ def spell_alike(table, tokenizer):
 
 
 @torch.no_grad()
-def find_equals(attention):
-    """Equal queries and keys: a token reads earlier tokens like itself."""
-    d = attention.head_dim
-    k = attention.k_proj.weight.unflatten(0, (-1, d))
-    q = attention.q_proj.weight.unflatten(0, (-1, 2 * d))
-    q[:, :d] = k.repeat_interleave(len(q) // len(k), dim=0)
+def look_sharply(attention):
+    """Longer queries and keys than norms of 1 would leave them.
+
+    A head must tell one of 150 tokens from the others, and from short ones
+    it learns to read them all.
+    """
+    attention.q_norm.weight.fill_(0.5)
+    attention.k_norm.weight.fill_(0.5)
 
 
 @torch.no_grad()
-def find_followers(net):
-    """The table's first key head keeps each token under the one before.
+def copy_what_is_read(attention):
+    """A head writes back the word that it reads, whichever word it is.
 
-    So a token reads what followed it the last time; through the other key
-    heads, where it stood. The last value head keeps the token before. The
-    table decays slowly: by a thousandth to a thirtieth a token.
+    So one lesson on where to look serves every word; a map from each word
+    to itself would be learnt word by word. The last layer only: where an
+    early one copies, words are answered before it is known whose they are.
     """
-    keys, dk = net.key_dim, net.dk
+    value = attention.v_proj.weight.unflatten(0, (-1, attention.head_dim))
+    out = attention.o_proj.weight
+    heads = out.shape[1] // attention.head_dim
+    read = value.repeat_interleave(heads // len(value), dim=0)
+    out.copy_(0.2 * read.flatten(0, 1).T)
+
+
+@torch.no_grad()
+def find_neighbours(net, places):
+    """Each table keeps a token's neighbour under the token.
+
+    `places` are those of NEAR, one a key head. The convolution delays the
+    keys, to find what followed, or the values, to find what came before.
+    What belongs together stands together: `key in the drawer`, `red key`.
+    The tables decay slowly, by 1e-4 to 1e-2 a token.
+    """
+    keys, dk, dv = net.key_dim, net.dk, net.dv
     weight, taps = net.in_proj_qkv.weight, net.conv1d.weight[:, 0]
     weight[keys : 2 * keys] = weight[:keys]
     taps *= 0.2
-    before = torch.zeros(len(taps), dtype=torch.bool)
-    before[keys : keys + dk] = before[-net.dv :] = True
-    taps[before, -2] += 1
-    taps[~before, -1] += 1
+    taps[:keys, -1] += 1
+    share = len(net.dt_bias) // len(places) * dv
+    for head, place in enumerate(places):
+        k, v = keys + head * dk, 2 * keys + head * share
+        taps[k : k + dk, -1 - max(place, 0)] += 1
+        taps[v : v + share, -1 + min(place, 0)] += 1
     net.A_log.zero_()
-    speed = torch.logspace(-3, -1.5, len(net.dt_bias))
+    speed = torch.logspace(-4, -2, len(net.dt_bias))
     net.dt_bias.copy_(speed.expm1().log())
+
+
+@torch.no_grad()
+def copy_neighbours(model):
+    """The first layer, if linear, writes the neighbours that it finds.
+
+    Every token gets the same part `always`, which holds the layer's output
+    gates open: at random they would scramble what is read. For the embedding
+    it is one more dimension that says nothing.
+    """
+    if model.layers[0].full:
+        return
+    table, net = model.embed_tokens.weight, model.layers[0].linear_attn
+    always = torch.nn.functional.normalize(torch.randn(table.shape[1]), dim=0)
+    table += 0.3 * table.norm(dim=1).mean() * always
+    net.in_proj_z.weight.mul_(0.3).add_(0.6 * always)
+    values = net.in_proj_qkv.weight[-net.value_dim :]
+    net.out_proj.weight.copy_(0.2 * values.T)

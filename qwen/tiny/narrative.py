@@ -1,6 +1,6 @@
 """Plain tales without a question: a day in the life of one person."""
 
-from qwen.tiny.corpus import (
+from qwen.tiny.story import (
     Story,
     capital,
     draw,

@@ -161,6 +161,25 @@ QUESTIONS = {
     "person_place": ("Where is {n}?", "Where can I find {n}?"),
     "what_has": ("What does {n} have?", "What has {n} got?"),
 }
+
+# The answers as whole sentences: what the question names comes first, what
+# it asks for last.
+IN_FULL = " Say it in full."
+FULL = {
+    "where": "The {o} is {p}.",
+    "moved": "The {o} is {p}.",
+    "before_move": "At first the {o} was {p}.",
+    "who_put": "The {o} was put {p} by {n}.",
+    "colour": "The {o} is {colour}.",
+    "what_in": "{p} is the {full}.",
+    "count": "{n} has {k} {os}.",
+    "given": "The {o} went to {m}.",
+    "who_gave": "The {o} came to {m} from {n}.",
+    "who_has": "The {o} is in the hands of {n}.",
+    "person_place": "{n} is {p}.",
+    "what_has": "{n} has the {full}.",
+    "yes_no": "The {o} is {p}.",
+}
 NOBODY = (
     ("Where is the {o}?", "The story does not say."),
     ("Where is the {o} now?", "The story does not say."),
