@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -260,7 +261,14 @@ class Terminal:
     def __init__(self, *command):
         self.ours, theirs = pty.openpty()
         self.program = subprocess.Popen(
-            command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+            command,
+            cwd=ROOT,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            # tests in the background of a shell, as by `make test &`, hand
+            # on that Ctrl-C is ignored
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
         self.shown = ""

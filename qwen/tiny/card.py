@@ -22,9 +22,11 @@ CARD = """\
 
 A hybrid language model of {parameters:,} parameters that answers questions
 about short stories: who put what where, what colour it was, who has it now.
-It exists so that every experiment of the book runs offline in milliseconds and
-still shows real memory at work. This page is written by
-`python -m qwen.tiny.card`; every figure on it was measured by that command.
+It exists so that the experiments of the book run offline, most of them in
+milliseconds, and still show real memory at work. This page is written by
+`python -m qwen.tiny.card`, which measures every figure on it but those of the
+training and of its parts: those are kept in `training.json` and
+`ablation.json`.
 
 ## What it is
 
@@ -60,8 +62,9 @@ shared machine, with Python {python}, torch {torch}, tokenizers {tokenizers}.
 
 The fresh weights are not all random ("mimetic" weights, Trockman et al. 2024,
 arXiv:2410.11135). The tables begin by keeping what stands one, two or three
-tokens before or after a word under that word; the first layer writes what it
-finds there; the last layer says the word that it reads.
+tokens before or after a word, to be found by that word; the first layer adds
+what it finds to the word's vector; the last layer repeats the word that it
+reads.
 
 The order of lessons is in `course.py`, all other settings are in `train.py`,
 `fresh.py` and `data.py`. The lessons were chosen by the accuracy on stories of
@@ -107,8 +110,10 @@ licences.
 ABLATION = """\
 ## What the parts are worth
 
-The first tenth of the training, {steps} steps, with some part taken away
-(`python -m qwen.tiny.ablate`); right answers to the drills of the test split,
+The first tenth of the training, {steps} steps, as it is and with four changes:
+all layers linear; all layers full; tables that add without subtracting what
+they say already; first weights that are all random
+(`python -m qwen.tiny.ablate`). Right answers to the drills of the test split,
 which that tenth teaches:
 
 {rows}
