@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from qwen.tiny.story import Story, add_fact, capital, fresh, pick, tell
+from qwen.tiny.story import (
+    COLOURED,
+    Story,
+    add_fact,
+    capital,
+    fresh,
+    pick,
+    tell,
+)
 from qwen.tiny.words import (
     FILL,
     FULL,
@@ -66,9 +74,10 @@ def ask_yes_no(story, fact, words):
     return form.format(o=fact["o"], d=fact["full"], p=place), answer
 
 
-def ask(story, kind):
+def ask(story, kind, in_full=0.0):
     """A question of this kind, its answer, and the thought behind it.
 
+    `in_full` is the chance that it wants a whole sentence.
     None when the story holds no fact that could answer it.
     """
     rng = story.rng
@@ -99,7 +108,7 @@ def ask(story, kind):
             slots["n"] = fact["m"]
         question = pick(rng, QUESTIONS[kind]).format(**slots)
         answer = answer_to(kind, fact, words)
-    if story.in_full and rng.random() < story.in_full:
+    if in_full and rng.random() < in_full:
         question += IN_FULL
         yes = answer.split()[0] + " " if kind == "yes_no" else ""
         answer = yes + capital(FULL[kind].format(**slots))
@@ -129,10 +138,22 @@ def make_story(rng, facts, split, kind):
         type_ = pick(rng, types)
         if type_ == "move" and room < 2:
             type_ = "put"
-        add_fact(story, type_, 1 if wanted and kind == "colour" else 0.6)
+        add_fact(story, type_, 1 if wanted and kind == "colour" else COLOURED)
         room -= 1 + (type_ == "move")
         wanted = ()
     return story
+
+
+def chat(text, turns):
+    """[(question, answer)] as messages; the story stands before the first."""
+    messages = []
+    for question, answer in turns:
+        content = question if messages else f"{text} {question}"
+        messages += [
+            {"role": "user", "content": content},
+            {"role": "assistant", "content": answer},
+        ]
+    return messages
 
 
 def make_example(
@@ -161,21 +182,14 @@ def make_example(
     think = rng.random() < 0.15 if think is None else think
     story = make_story(rng, facts, split, kind)
     text = tell(story, distractors)
-    story.in_full = in_full
-    asked = [(kind, *ask(story, kind))]
+    asked = [(kind, *ask(story, kind, in_full))]
     while len(asked) < turns:
         other = pick(rng, KINDS)
-        found = ask(story, other)
+        found = ask(story, other, in_full)
         if found and all(found[0] != turn[1] for turn in asked):
             asked.append((other, *found))
     asked.reverse()
-    messages = []
-    for number, (_, question, answer, _) in enumerate(asked):
-        content = question if number else f"{text} {question}"
-        messages += [
-            {"role": "user", "content": content},
-            {"role": "assistant", "content": answer},
-        ]
+    messages = chat(text, [turn[1:3] for turn in asked])
     if think:
         messages[-1]["reasoning_content"] = asked[-1][3]
     return Example(
@@ -213,12 +227,6 @@ def make_drill(rng, types, kinds, coloured, split="train"):
         found = ask(story, kind)
         if found and found[0] not in asked:
             asked[found[0]] = found[1], kind
-    messages = []
-    for question, (answer, _) in asked.items():
-        content = question if messages else f"{text} {question}"
-        messages += [
-            {"role": "user", "content": content},
-            {"role": "assistant", "content": answer},
-        ]
+    messages = chat(text, [(q, answer) for q, (answer, _) in asked.items()])
     kinds = tuple(kind for _, kind in asked.values())
     return Example("drill", facts, tuple(messages), kinds)

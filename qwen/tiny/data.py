@@ -96,11 +96,8 @@ def draw_rows(tokenizer, seed, block, lesson, count):
                 rng, lesson.types, lesson.kinds, lesson.coloured
             )
         else:
-            kind = (
-                rng.choice(lesson.asked)
-                if rng.random() < lesson.many
-                else None
-            )
+            many = rng.random() < lesson.many
+            kind = rng.choice(lesson.asked) if many else None
             turns = rng.randint(2, 7)
             example = make_example(
                 rng, facts, kind=kind, turns=turns, in_full=lesson.in_full

@@ -23,6 +23,8 @@ from qwen.tiny.words import (
     SOUNDS,
 )
 
+COLOURED = 0.6  # the usual share of things with a colour
+
 
 @dataclass
 class Story:
@@ -31,8 +33,7 @@ class Story:
     A fact is a dict of its form's words, its type and its sentences. An
     object, a place, an owner and a person's whereabouts occur in one
     fact each, so that every question has one answer; only what is counted
-    may be counted twice, by two people. `in_full` is the
-    share of the answers that are to be whole sentences.
+    may be counted twice, by two people.
     """
 
     rng: object
@@ -40,7 +41,6 @@ class Story:
     facts: list = field(default_factory=list)
     cast: list = field(default_factory=list)
     used: set = field(default_factory=set)
-    in_full: float = 0.0
 
 
 def split_of(first, second, third):
@@ -161,7 +161,7 @@ def draw(story, draw_words, **fixed):
     return words
 
 
-def add_fact(story, kind, coloured=0.6):
+def add_fact(story, kind, coloured=COLOURED):
     """Add one fact; a move is two, the second undoing the first.
 
     `coloured` is the share of things with a colour.
