@@ -413,6 +413,21 @@ def test_a_drill_without_enough_questions_says_so(kinds):
         make_drill(random.Random(0), ("put",), ("colour",), 0)
 
 
+@pytest.mark.parametrize(
+    ("facts", "options", "message"),
+    (
+        (0, {}, "1 to 6 facts, not 0"),
+        (7, {}, "1 to 6 facts, not 7"),
+        (3, {"distractors": -1}, "-1 idle sentence"),
+        (3, {"split": "dev"}, "no split 'dev'"),
+        (1, {"kind": "moved"}, "no 'moved' question on 1 fact"),
+    ),
+)
+def test_no_story_is_drawn_for_ever(facts, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_example(random.Random(0), facts, **options)
+
+
 def test_a_drill_asks_only_what_it_is_told_to():
     rng = random.Random(4)
     kinds = set()

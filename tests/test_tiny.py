@@ -267,6 +267,17 @@ def test_the_first_layer_writes_the_neighbours_at_once():
     assert set(like.topk(4).indices.tolist()) == found
 
 
+@pytest.mark.parametrize(("mimetic", "length"), [(True, 1.5), (False, 1.0)])
+def test_fresh_full_layers_look_sharply(mimetic, length):
+    model = new_model(0, mimetic=mimetic)
+    x = torch.randn(20, 32)
+    for layer in model.layers:
+        if layer.full:
+            for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+                size = norm(x).pow(2).mean(-1).sqrt()
+                torch.testing.assert_close(size, torch.full((20,), length))
+
+
 @pytest.mark.parametrize(("mimetic", "same"), [(True, True), (False, False)])
 def test_the_last_full_layer_says_the_word_that_it_reads(mimetic, same):
     model = new_model(0, mimetic=mimetic)
@@ -317,6 +328,11 @@ def test_a_lesson_is_what_it_says(tiny):
     drills = rows(drills=1.0, types=("at",), kinds=KINDS)
     assert share(drills, "assistant\n") == 0
     assert share(drills, " put ") == 0
+    as_chats = dict(drills=1.0, types=("at",), drills_as_chats=True)
+    chats = rows(**as_chats, kinds=KINDS)
+    assert share(chats, "assistant\n") == 1 and share(chats, " put ") == 0
+    chats = rows(**as_chats, kinds=KINDS, plain=0.3)
+    assert 0.6 < share(chats, "assistant\n") < 0.8
     few = rows(drills=0.5, plain=0.0)
     assert 0.4 < share(few, "assistant\n") < 0.6
 
@@ -326,12 +342,14 @@ def test_the_rate_falls_and_is_a_lessons_own():
     rates = [course.rate_at(step, steps) for step in range(steps)]
     own = [course.lesson_at(step, steps).rate for step in range(steps)]
     plain = [rate / share for rate, share in zip(rates, own)]
-    drills = int(course.COURSE[1][0] * steps)
+    held = int(course.HOLD * steps)
     assert plain[:warm] == sorted(plain[:warm]) and plain[0] > 0
-    assert set(plain[warm:drills]) == {course.RATE}
-    assert plain[drills:] == sorted(plain[drills:], reverse=True)
+    assert set(plain[warm:held]) == {course.RATE}
+    assert plain[held:] == sorted(plain[held:], reverse=True)
     assert plain[-1] == pytest.approx(course.RATE / 100, rel=0.01)
-    assert rates[drills - 1] == 2 * rates[drills] > 3 * rates[-1]
+    drills = own.index(1)
+    assert set(own[:drills]) == {2} and drills > held
+    assert rates[drills - 1] == pytest.approx(2 * rates[drills], rel=0.01)
 
 
 @pytest.mark.parametrize(("steps", "stop"), [(0, None), (-1, None), (5, 6)])

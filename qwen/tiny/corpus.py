@@ -171,8 +171,13 @@ def make_example(
     kind is that of the last question, turns the number of questions (None:
     1 to 5), distractors the number of sentences that do not matter, think
     whether the last answer comes with a thought, in_full the share of
-    questions that want a whole sentence.
+    questions that want a whole sentence. Raises ValueError for what no
+    story can have.
     """
+    if not 1 <= facts <= 6:
+        raise ValueError(f"a story has 1 to 6 facts, not {facts}")
+    if distractors is not None and distractors < 0:
+        raise ValueError(f"can't tell {distractors} idle sentence(s)")
     kind = kind or pick(rng, kinds_for(facts))
     if kind not in kinds_for(facts):
         raise ValueError(f"no {kind!r} question on {facts} fact(s)")

@@ -19,6 +19,8 @@ from qwen.tiny.narrative import make_narrative
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>")
+# the kinds whose answer is a thing or a person
+MANY = ("what_in", "what_has", "who_put", "who_gave", "who_has", "given")
 # an answer token counts ten times as much as a token of its story, or the
 # model learns the stories' grammar and no recall
 STORY_WEIGHT, TALE_WEIGHT = 0.1, 0.3
@@ -97,12 +99,13 @@ def draw_rows(tokenizer, seed, block, lesson, count):
             )
         else:
             many = rng.random() < lesson.many
-            kind = rng.choice(lesson.asked) if many else None
+            kind = rng.choice(MANY) if many else None
             turns = rng.randint(2, 7)
             example = make_example(
                 rng, facts, kind=kind, turns=turns, in_full=lesson.in_full
             )
-        plain = drilled or rng.random() < lesson.plain
+        running = drilled and not lesson.drills_as_chats
+        plain = running or rng.random() < lesson.plain
         to_pieces = plain_pieces if plain else transcript
         ids, trained = encode_pieces(tokenizer, to_pieces(example.messages))
         weight = [1.0 if flag else STORY_WEIGHT for flag in trained]

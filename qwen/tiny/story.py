@@ -42,6 +42,10 @@ class Story:
     cast: list = field(default_factory=list)
     used: set = field(default_factory=set)
 
+    def __post_init__(self):
+        if self.split not in ("train", "test"):
+            raise ValueError(f"no split {self.split!r}, only train and test")
+
 
 def split_of(first, second, third):
     """The split of three words: one combination in ten is for testing."""
