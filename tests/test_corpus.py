@@ -419,6 +419,8 @@ def test_a_drill_without_enough_questions_says_so(kinds):
         (0, {}, "1 to 6 facts, not 0"),
         (7, {}, "1 to 6 facts, not 7"),
         (3, {"distractors": -1}, "-1 idle sentence"),
+        (3, {"turns": 0}, "no 0 question"),
+        (1, {"turns": 500}, "1 fact.* don't give 500 questions"),
         (3, {"split": "dev"}, "no split 'dev'"),
         (1, {"kind": "moved"}, "no 'moved' question on 1 fact"),
     ),

@@ -1,6 +1,7 @@
 # Run: python -m pytest tests/test_tiny.py
 """The small model that ships with the book, and its training."""
 
+import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 from qwen import generate, load
 from qwen.deltanet import delta_rule
 from qwen.norm import l2norm
-from qwen.tiny import ablate, course
+from qwen.tiny import ablate, card, course, evaluate
 from qwen.tiny import train as training
 from qwen.tiny.corpus import make_example
 from qwen.tiny.course import Lesson
@@ -144,6 +145,21 @@ def test_recall_is_asked_up_to_the_wanted_distance(tiny):
         abs(t - w) < 10 for t, w in zip(tokens[1:], wanted, strict=True)
     )
     assert all(asked == 5 and right <= 5 for _, right, asked in rows)
+
+
+def test_few_stories_are_measured_or_refused(monkeypatch, capsys):
+    def run(tool, *words):
+        monkeypatch.setattr("sys.argv", ["tool", *words])
+        tool.main()
+
+    run(evaluate, "--seed", "1", "--stories", "2")
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert line["seed"] == 1 and line["asked"] >= 2 and len(line["tokens"]) > 3
+    for stories in ("0", "-3"):
+        with pytest.raises(ValueError, match=f"positive, not {stories}"):
+            run(evaluate, "--seed", "1", "--stories", stories)
+    with pytest.raises(ValueError, match="84 or more"):
+        run(card, "--stories", "83")
 
 
 def test_transformers_loads_the_folder_and_agrees(tiny):

@@ -195,6 +195,9 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m qwen.tiny.card")
     parser.add_argument("--stories", type=int, default=500)
     options = parser.parse_args()
+    least = 6 * len(KINDS)  # each kind is then asked for
+    if options.stories < least:
+        raise ValueError(f"--stories must be {least} or more")
     torch.set_num_threads(2)
     times = [time.perf_counter()]
     model, tokenizer = load(BUNDLED, device="cpu")
@@ -234,4 +237,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"qwen.tiny.card: {error}") from None

@@ -178,6 +178,8 @@ def make_example(
         raise ValueError(f"a story has 1 to 6 facts, not {facts}")
     if distractors is not None and distractors < 0:
         raise ValueError(f"can't tell {distractors} idle sentence(s)")
+    if turns is not None and turns < 1:
+        raise ValueError(f"a conversation has no {turns} question(s)")
     kind = kind or pick(rng, kinds_for(facts))
     if kind not in kinds_for(facts):
         raise ValueError(f"no {kind!r} question on {facts} fact(s)")
@@ -188,7 +190,11 @@ def make_example(
     story = make_story(rng, facts, split, kind)
     text = tell(story, distractors)
     asked = [(kind, *ask(story, kind, in_full))]
+    tries = 0
     while len(asked) < turns:
+        tries += 1
+        if tries == 1000 * turns:
+            raise ValueError(f"{facts} fact(s) don't give {turns} questions")
         other = pick(rng, KINDS)
         found = ask(story, other, in_full)
         if found and all(found[0] != turn[1] for turn in asked):

@@ -133,6 +133,8 @@ def main():
     parser.add_argument("--facts", type=int, choices=range(1, 7))
     parser.add_argument("--model", help="a checkpoint (default: this one)")
     options = parser.parse_args()
+    if options.stories < 1:
+        raise ValueError(f"--stories must be positive, not {options.stories}")
     model, tokenizer = load(options.model)
     results = ask(
         model, tokenizer, options.seed, options.stories, options.facts
@@ -141,7 +143,11 @@ def main():
     print_shares("question", kinds)
     print_shares("facts", facts)
     far = by_distance(
-        model, tokenizer, options.seed, options.stories // 5, 4 * TRAINED
+        model,
+        tokenizer,
+        options.seed,
+        max(1, options.stories // 5),
+        4 * TRAINED,
     )
     print_shares("prompt tokens", {t: (r, n) for t, r, n in far})
     total = sum(right for *_, right in results), len(results)

@@ -211,7 +211,7 @@ def tell(story, distractors):
     story.used.update(people)
     seen = set()
     missing = distractors - bool(opening)
-    while missing:
+    while missing > 0:
         line = pick(rng, pick(rng, (SOUNDS, ANIMALS, MOODS)))
         line = line.format(n=pick(rng, people))
         if line in seen and len(seen) < 60:
