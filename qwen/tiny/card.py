@@ -49,14 +49,15 @@ key heads of {head_dim} |
 
 Text that this project generates (`story.py`, `corpus.py`, `narrative.py`,
 `words.py`): stories of one to six facts with idle sentences between them,
-{kinds} kinds of questions, two to seven questions a conversation, a thought
-before the answer in about one of seven, a tenth of the answers as whole
-sentences (`Say it in full.`), and plain tales. The first sixth of the training
-is drills: four facts of one form and questions on them, as running text.
-Stories follow, and from the middle on part of the texts are drills again, as
-chats. A fact is held back for testing, and never seen in training, by the
-combination of its name, object and place; the story of the book, Mia's key in
-the drawer, is one of those.
+{kinds} kinds of questions, two to seven questions a conversation, and plain
+tales. In one story of seven the last answer comes after a thought, and a tenth
+of the answers to stories are whole sentences (`Say it in full.`). Beside the
+tales the first sixth of the training is drills: four facts of one type and
+questions on them, as running text. Then come stories with drills among them,
+at first as running text and later mostly as chats. A fact is held back for
+testing, and never seen in training, by the combination of its words, such as
+name, object and place; the story of the book, Mia's key in the drawer, is one
+of those.
 
 ## How it was made
 
@@ -67,7 +68,7 @@ The fresh weights are not all random ("mimetic" weights, Trockman et al. 2024,
 arXiv:2410.11135). The tables begin by keeping what stands one, two or three
 tokens before or after a word, to be found by that word; the first layer adds
 what it finds to the word's vector; the last layer repeats the word that it
-reads.
+reads; the tokens of one word begin as near vectors.
 
 The order of lessons is in `course.py`, all other settings are in `train.py`,
 `fresh.py` and `data.py`. The lessons were chosen by the accuracy on stories of
@@ -77,14 +78,17 @@ the last fifth were given more of them.
 
 ## How good it is
 
-Exactly right answers on unseen stories, of one to six facts in equal shares:
+Exactly right answers on unseen stories, of one to six facts in equal shares,
+with the right answers to earlier questions before them. No thought and no
+whole sentence is asked for.
 
 {scores}
 
 {questions}
 
 Recall over a distance: two facts, then idle sentences, then the question.
-Training saw up to about {trained} tokens.
+Training saw up to about {trained} tokens. Naming any place of the story by
+chance would be right in 65 % of the cases, as the second fact often has none.
 
 {far}
 
@@ -119,7 +123,7 @@ ABLATION = """\
 
 The first tenth of the training, {steps} steps, as it is and with four changes:
 all layers linear; all layers full; tables that add without subtracting what
-they say already; first weights that are all random
+they say already; first weights that search nothing
 (`python -m qwen.tiny.ablate`). Right answers to the drills of the test split,
 which that tenth teaches:
 

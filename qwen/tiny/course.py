@@ -16,11 +16,11 @@ class Lesson:
 
     One row in eight is a tale. Of the others, `drills` are drills: facts of
     `types`, questions of `kinds`, a share `coloured` of coloured things. The
-    rest are stories of up to `most_facts` facts: `many` of them end in a
-    question for one of many things or people, and `in_full` of their answers
-    are whole sentences. Drills are running text, or with `drills_as_chats`,
-    like the stories, chats but for a share `plain`. `rate` is a factor on
-    the rate of the training.
+    rest are stories of up to `most_facts` facts: `many` of them are given a
+    last question whose answer is a thing or a person, and `in_full` of their
+    answers are whole sentences. Drills are running text, or with
+    `drills_as_chats`, like the stories, chats but for a share `plain`.
+    `rate` is a factor on the rate of the training.
     """
 
     most_facts: int
@@ -55,11 +55,11 @@ STORIES = partial(Lesson, in_full=0.1, many=0.3)
 CHATS = partial(STORIES, drills_as_chats=True, plain=0.1)
 # Each lesson up to this part of the way. First, with tales only beside it,
 # what belongs to what; then with colours, and yes or no; then all facts but
-# the counted. Then stories, at first as running text. What is behind by then
-# is drilled until the end, and as chats: a drill as running text teaches to
-# find an answer next to its question, and in a chat a dozen tokens stand
-# between. What the drills hold was chosen by `report` of train.py: on the
-# test split, but on other stories than the card's.
+# the counted. Then stories, with drills among them of what is behind: all as
+# running text at first, and from 0.44 on mostly as chats. A drill as running
+# text teaches to find an answer next to its question, and in a chat up to a
+# dozen tokens stand between. What the drills hold was chosen by `report` of
+# train.py: on the test split, but on other stories than the card's.
 COURSE = (
     (0.05, Lesson(4, 1.0, kinds=BASIC, coloured=0, rate=2.0)),
     (0.1, Lesson(4, 1.0, rate=2.0)),
@@ -93,6 +93,6 @@ def rate_at(step, steps):
 
 
 def lesson_at(step, steps):
-    """The lesson of a step, from easy to hard."""
+    """The lesson of a step."""
     done = step / steps
     return next(lesson for end, lesson in COURSE if done < end)
