@@ -365,7 +365,8 @@ def test_the_rate_falls_and_is_a_lessons_own():
     assert plain[-1] == pytest.approx(course.RATE / 100, rel=0.01)
     drills = own.index(1)
     assert set(own[:drills]) == {2} and drills > held
-    assert rates[drills - 1] == pytest.approx(2 * rates[drills], rel=0.01)
+    assert rates[drills - 1] == pytest.approx(2 * rates[drills], rel=1e-3)
+    assert 2 * rates[drills] > 3 * rates[-1]
 
 
 @pytest.mark.parametrize(("steps", "stop"), [(0, None), (-1, None), (5, 6)])
